@@ -1,0 +1,195 @@
+"""Settings: one frozen model, its defaults, and where each value came from.
+
+Precedence: command-line flag > `AKASHIC_<SECTION>_<KEY>` > config.toml > default. An unknown key is an error that
+names the nearest valid one. Only this module and `paths` read the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from akashic_daemon.errors import ConfigError
+
+_NON_SETTINGS = frozenset({"AKASHIC_HOME", "AKASHIC_LOG_LEVEL"})
+"""Environment names with our prefix that aren't settings."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSection(_Section):
+    """Which model is loaded and how."""
+
+    default: str = Field(
+        "smollm2", description="Name of the model used when a request names none; see `akashic model list`."
+    )
+    window_tokens: int = Field(
+        0, ge=0, description="Longest prompt plus answer; 0 means the model's trained window. More costs KV memory."
+    )
+    gpu_layers: int = Field(
+        -1, ge=-1, description="Layers kept on the GPU; -1 means all that the build supports, 0 none."
+    )
+    kv_type: Literal["f16", "f32", "q8_0"] = Field(
+        "f16", description="Type of keys and values. q8_0 halves memory; f32 doubles it and is exact."
+    )
+    flash_attention: bool = Field(
+        True, description="Use llama.cpp's fused attention. Off costs speed, and idle cells then slow every step."
+    )
+
+
+class CacheSection(_Section):
+    """How much KV stays computed."""
+
+    kv_tokens: int = Field(
+        0,
+        ge=0,
+        description="KV cells held by the engine, shared by all sessions; 0 means four windows, at most a quarter of RAM.",
+    )
+    max_sequences: int = Field(
+        128, ge=2, le=256, description="Branches that may be resident at once. More costs a little bookkeeping."
+    )
+
+
+class ScheduleSection(_Section):
+    """How requests share the engine."""
+
+    max_running: int = Field(16, ge=1, le=64, description="Requests decoded together; others wait in a fair queue.")
+    max_queued: int = Field(256, ge=1, description="Requests that may wait; one more is refused with 503.")
+    prefill_tokens: int = Field(
+        512, ge=16, le=4096, description="Most prompt tokens in one step when nobody is streaming."
+    )
+    prefill_tokens_busy: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="Most prompt tokens in one step beside running streams. More means faster prefill, choppier streams.",
+    )
+    threads: int = Field(0, ge=0, description="CPU threads; 0 follows the load of the other programs on the machine.")
+
+
+class ServeSection(_Section):
+    """Where the daemon listens, besides its Unix socket."""
+
+    host: str = Field("127.0.0.1", description="Loopback address for TCP; used only when port is set.")
+    port: int = Field(0, ge=0, le=65535, description="TCP port; 0 means Unix socket only.")
+    insecure_no_auth: bool = Field(
+        False, description="Serve TCP without the bearer token. Any local user can then read your sessions."
+    )
+    idle_exit_s: int = Field(0, ge=0, description="Stop by itself after so many idle seconds; 0 never.")
+
+
+class ChatSection(_Section):
+    """Defaults of `akashic chat`."""
+
+    temperature: float = Field(0.7, ge=0, le=10, description="Sampling temperature; 0 is greedy.")
+    max_tokens: int = Field(512, ge=1, description="Longest answer.")
+    system: str = Field("", description="System message of new sessions; empty uses the template's own.")
+
+
+class Config(BaseModel):
+    """All settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelSection = ModelSection()
+    cache: CacheSection = CacheSection()
+    schedule: ScheduleSection = ScheduleSection()
+    serve: ServeSection = ServeSection()
+    chat: ChatSection = ChatSection()
+
+
+def setting_names() -> list[str]:
+    """Return every `section.key`."""
+    return [f"{s}.{k}" for s, f in Config.model_fields.items() for k in f.annotation.model_fields]  # type: ignore[union-attr]
+
+
+def _unknown(name: str, where: str) -> ConfigError:
+    near = difflib.get_close_matches(name, setting_names(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "`akashic config show` lists all settings"
+    return ConfigError(f"unknown setting {name!r} in {where}", hint=hint)
+
+
+def _from_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"reading {path}: {error}", hint="fix or remove the file") from error
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"reading {path}: {error}", hint="fix that line of TOML") from error
+    names = set(setting_names())
+    flat: dict[str, Any] = {}
+    for section, body in data.items():
+        if not isinstance(body, dict):
+            raise _unknown(section, str(path))
+        for key, value in body.items():
+            if f"{section}.{key}" not in names:
+                raise _unknown(f"{section}.{key}", str(path))
+            flat[f"{section}.{key}"] = value
+    return flat
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
+    by_env = {"AKASHIC_" + n.replace(".", "_").upper(): n for n in setting_names()}
+    flat: dict[str, Any] = {}
+    for key, value in env.items():
+        if not key.startswith("AKASHIC_") or key in _NON_SETTINGS:
+            continue
+        if key not in by_env:
+            near = difflib.get_close_matches(key, by_env, n=1, cutoff=0.5)
+            raise ConfigError(
+                f"unknown setting {key!r} in the environment",
+                hint=f"did you mean {near[0]!r}?" if near else "unset it",
+            )
+        flat[by_env[key]] = value
+    return flat
+
+
+class Settings(BaseModel):
+    """A loaded configuration and the origin (`flag`, `env`, `file`, `default`) of each `section.key`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    config: Config
+    origin: dict[str, str]
+
+
+def load(
+    path: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings. Raises ConfigError, naming the setting and where it stands."""
+    env = os.environ if env is None else env
+    origin = dict.fromkeys(setting_names(), "default")
+    nested: dict[str, dict[str, Any]] = {}
+    layers = (("file", _from_toml(path)), ("env", _from_env(env)), ("flag", dict(flags or {})))
+    for source, flat in layers:
+        for name, value in flat.items():
+            if name not in origin:
+                raise _unknown(name, source)
+            if value is None:
+                continue
+            section, key = name.split(".", 1)
+            nested.setdefault(section, {})[key] = value
+            origin[name] = source
+    try:
+        config = Config.model_validate(nested)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(p) for p in first["loc"])
+        where = {"file": str(path), "env": "the environment", "flag": "a flag"}.get(origin.get(name, ""), str(path))
+        raise ConfigError(f"setting {name} in {where}: {first['msg']}, got {first.get('input')!r}") from error
+    return Settings(config=config, origin=origin)

@@ -1,0 +1,148 @@
+"""The contract between the scheduler and whatever computes.
+
+An engine holds KV *cells*: (token, position) pairs. A cell may be held by any number of *sequences*; it is freed when
+the last one lets go. A token sees the cells of its own sequence with a position not after its own. Everything here is
+called from one thread only (the engine thread); nothing here blocks on anything but computing.
+
+What makes this correct: `share` and `release` change who holds a cell, never its content, so they can't disturb another
+sequence (invariants 2 and 4). `decode` either computes every token of the batch or raises and leaves every sequence
+as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from akashic_daemon.types import SequenceId
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do with the loaded model. `why_not` maps a missing capability's name to its reason."""
+
+    max_sequences: int
+    kv_cells: int
+    drop: bool
+    repos: bool
+    tail_gap: bool
+    range_export: bool
+    segment_batch: bool = False
+    sparse_attention: bool = False
+    kv_types: tuple[str, ...] = ("f16",)
+    why_not: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The loaded model. `window_tokens` is the longest context it serves; sizes in bytes."""
+
+    name: str
+    path: str
+    description: str
+    architecture: str
+    parameters_count: int
+    size_bytes: int
+    kv_bytes_per_token: int
+    kv_bytes: int
+    vocabulary_size: int
+    trained_window_tokens: int
+    window_tokens: int
+    chat_template: str | None
+    bos: str
+    eos: str
+    add_bos: bool
+    fingerprint: str
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. Neutral values switch a step off; temperature 0 is greedy."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int | None = None
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    penalty_last_tokens: int = 64
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """Consecutive tokens of one sequence: `tokens[i]` stands at position `start + i`.
+
+    `start` is one past the sequence's last position, or anything when the sequence is empty.
+    `logits` asks for the logits of the last token only.
+    """
+
+    sequence: SequenceId
+    tokens: Sequence[int]
+    start: int
+    logits: bool
+
+
+class Sampler(Protocol):
+    """A chain of sampling steps with its own random state, for one request."""
+
+    def sample(self, item: int) -> int:
+        """Choose a token from the logits of batch item number `item` of the last `decode`, and remember it."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Let penalties know of `tokens` that were not sampled here."""
+
+    def close(self) -> None:
+        """Free what it holds. Calling it twice does nothing."""
+
+
+class Engine(Protocol):
+    """A loaded model with its KV cells."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """What is loaded."""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of `text`; `special` recognises control tokens. Never adds BOS or EOS. Any thread."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return what a token prints; control tokens print nothing. Any thread."""
+
+    def is_end(self, token: int) -> bool:
+        """Tell if a token ends a turn. Any thread."""
+
+    def decode(self, batch: Sequence[BatchItem]) -> None:
+        """Compute the batch and add its cells. At most `Capabilities.kv_cells` fit in all sequences together.
+
+        Raises EngineError (no cell free, or the computation failed); then no cell was added.
+        """
+
+    def sampler(self, params: SamplingParams) -> Sampler:
+        """Return a new sampler. Raises BadRequest when params can't be used (a broken grammar)."""
+
+    def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        """Let `target` hold the cells of `source` at positions start <= p < end too. No bytes move."""
+
+    def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
+        """Let `sequence` let go of its cells at positions start <= p < end (-1: to the end)."""
+
+    def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
+        """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards."""

@@ -1,0 +1,91 @@
+"""Where things live. With `AKASHIC_HOME` set everything is under that folder, else XDG folders are used.
+
+Only this module and `config` read the environment. Nothing is created here except by `ensure_private_dir`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from akashic_daemon.errors import StoreUnwritable
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Every file and folder that akashic owns."""
+
+    config_file: Path
+    store_dir: Path
+    runtime_dir: Path
+    log_dir: Path
+    cache_dir: Path
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file: sessions, messages, models, block index."""
+        return self.store_dir / "akashic.db"
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket on which the daemon always listens."""
+        return self.runtime_dir / "akashic.sock"
+
+    @property
+    def lock(self) -> Path:
+        """The file that a running daemon holds with flock."""
+        return self.runtime_dir / "akashic.lock"
+
+    @property
+    def token_file(self) -> Path:
+        """The bearer token for TCP clients, 0600."""
+        return self.store_dir / "token"
+
+    @property
+    def daemon_log(self) -> Path:
+        """What the daemon writes."""
+        return self.log_dir / "daemon.log"
+
+    @property
+    def chat_history(self) -> Path:
+        """Lines typed into an interactive chat."""
+        return self.store_dir / "chat_history"
+
+
+def find_paths(env: Mapping[str, str] | None = None) -> Paths:
+    """Return the paths that `env` (default: the process environment) asks for."""
+    env = os.environ if env is None else env
+    if home := env.get("AKASHIC_HOME"):
+        root = Path(home).expanduser().absolute()
+        return Paths(root / "config.toml", root / "store", root / "run", root / "log", root / "cache")
+    user = Path(env.get("HOME") or Path.home())
+
+    def xdg(name: str, default: str) -> Path:
+        value = env.get(name)
+        return (Path(value) if value and Path(value).is_absolute() else user / default) / "akashic"
+
+    state = xdg("XDG_STATE_HOME", ".local/state")
+    runtime = env.get("XDG_RUNTIME_DIR")
+    return Paths(
+        config_file=xdg("XDG_CONFIG_HOME", ".config") / "config.toml",
+        store_dir=xdg("XDG_DATA_HOME", ".local/share") / "store",
+        runtime_dir=Path(runtime) / "akashic" if runtime and Path(runtime).is_absolute() else state / "run",
+        log_dir=state / "log",
+        cache_dir=xdg("XDG_CACHE_HOME", ".cache"),
+    )
+
+
+def ensure_private_dir(path: Path) -> Path:
+    """Create `path` with mode 0700, or tighten it. Raises StoreUnwritable when that can't be done."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)
+    except OSError as error:
+        raise StoreUnwritable(
+            f"making the private folder {path}: {error.strerror or error}",
+            hint="free space or fix permissions, or set AKASHIC_HOME to a folder you can write",
+        ) from error
+    return path

@@ -1,0 +1,328 @@
+"""Wire models of the native routes, all below `/akashic/v1`.
+
+    GET    /status                      Status
+    GET    /stats                       Stats
+    GET    /stats/stream?interval_s=1   NDJSON of Stats
+    POST   /import?format=&name=        body: the transcript's bytes; NDJSON of ImportEvent
+    GET    /sessions                    SessionList
+    GET    /sessions/{id}               SessionDetail
+    POST   /sessions/{id}/fork          ForkRequest -> SessionSummary
+    GET    /sessions/{id}/export        NDJSON, one message a line (`trajectory.message.Message.to_json`)
+    DELETE /sessions/{id}               RemovedSession
+    POST   /sessions/{id}/turn          TurnRequest -> NDJSON of TurnEvent; creates the session when it's new
+    GET    /models                      ModelList
+    POST   /models                      AddModelRequest -> ModelSummary
+    GET    /models/{name}               ModelDetail
+    DELETE /models/{name}               RemovedModel
+
+Errors are `{"error": AkashicError.to_wire()}` with the error's HTTP status; in a stream, an event with `error` set.
+Times are seconds since the epoch unless a name ends otherwise; sizes end in their unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MissCause = Literal[
+    "cold",
+    "text_differs",
+    "new_session",
+    "evicted",
+    "tokenization_differs",
+    "window_moved",
+]
+"""Why a request couldn't reuse more: nothing like it was computed; its text differs from what was computed; no earlier
+turn shares its start; it was computed and has been evicted; the same text was tokenized otherwise; the prompt's
+start moved because the history outgrew the window."""
+
+
+class Wire(BaseModel):
+    """Base: unknown fields are kept out of the way so that older and newer versions understand each other."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Miss(Wire):
+    """The first place where a prompt left what was already computed."""
+
+    cause: MissCause
+    at_token: int
+    at_message: int | None = None
+    expected: str | None = None
+    got: str | None = None
+    could_reuse: int = 0
+
+
+class Reuse(Wire):
+    """What a request reused and computed, in tokens of its prompt. This is the response's `akashic` block."""
+
+    session: str | None = None
+    reused_tokens: int = 0
+    reused_by_tier: dict[str, int] = Field(default_factory=dict)
+    computed_tokens: int = 0
+    dropped_tokens: int = 0
+    reposed_tokens: int = 0
+    left_out_messages: int = 0
+    left_out_tokens: int = 0
+    miss: Miss | None = None
+    notes: list[str] = Field(default_factory=list)
+
+
+class Timing(Wire):
+    """Seconds a request spent, and its speed."""
+
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    first_token_s: float = 0.0
+    decode_s: float = 0.0
+    total_s: float = 0.0
+
+
+class EngineStatus(Wire):
+    """What is loaded and how full it is. Bytes are what the daemon itself holds."""
+
+    model: str | None = None
+    state: Literal["none", "loading", "ready", "failed"] = "none"
+    detail: str | None = None
+    window_tokens: int = 0
+    kv_cells_total: int = 0
+    kv_cells_used: int = 0
+    sequences_total: int = 0
+    sequences_used: int = 0
+    model_bytes: int = 0
+    kv_bytes: int = 0
+    threads: int = 0
+
+
+class Status(Wire):
+    """Answer of `/status`: who runs, since when, with what."""
+
+    version: str
+    protocol_version: int
+    pid: int
+    started_at_s: float
+    uptime_s: float
+    healthy: bool
+    health_detail: str | None = None
+    socket: str
+    tcp: str | None = None
+    database: str
+    database_bytes: int = 0
+    resident_bytes: int = 0
+    engine: EngineStatus
+    running: int = 0
+    queued: int = 0
+    sessions: int = 0
+    warnings: list[str] = Field(default_factory=list)
+
+
+class SessionActivity(Wire):
+    """One running or waiting request."""
+
+    request: str
+    session: str | None
+    state: Literal["queued", "prefill", "decode"]
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    age_s: float = 0.0
+
+
+class Stats(Wire):
+    """A snapshot of counters. Totals count since the daemon's start; `*_per_s` cover the last few seconds."""
+
+    at_s: float
+    uptime_s: float
+    requests_total: int = 0
+    requests_failed_total: int = 0
+    requests_cancelled_total: int = 0
+    prompt_tokens_total: int = 0
+    reused_tokens_total: int = 0
+    computed_tokens_total: int = 0
+    generated_tokens_total: int = 0
+    evicted_tokens_total: int = 0
+    preempted_total: int = 0
+    prefill_tokens_per_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+    first_token_p50_s: float | None = None
+    first_token_p95_s: float | None = None
+    inter_token_p50_s: float | None = None
+    inter_token_p95_s: float | None = None
+    steps_total: int = 0
+    miss_causes: dict[str, int] = Field(default_factory=dict)
+    engine: EngineStatus = EngineStatus()
+    activity: list[SessionActivity] = Field(default_factory=list)
+    queued: int = 0
+    resident_bytes: int = 0
+
+
+class ImportedSession(Wire):
+    """One conversation that an import stored."""
+
+    session: str
+    conversation: str
+    messages: int
+    new_messages: int
+    is_main: bool
+
+
+class ImportProblem(Wire):
+    """Lines that could not be used: how many, why, and the first one's number (1-based)."""
+
+    reason: str
+    count: int
+    first_line: int | None = None
+
+
+class ImportEvent(Wire):
+    """One line of an import's answer: progress while it runs, then a result or an error."""
+
+    kind: Literal["progress", "done", "error"]
+    read_bytes: int = 0
+    messages: int = 0
+    format: str | None = None
+    sessions: list[ImportedSession] = Field(default_factory=list)
+    problems: list[ImportProblem] = Field(default_factory=list)
+    error: dict[str, Any] | None = None
+
+
+class SessionSummary(Wire):
+    """A line of `session list`."""
+
+    session: str
+    title: str = ""
+    messages: int = 0
+    tokens: int | None = None
+    created_at_s: float = 0.0
+    updated_at_s: float = 0.0
+    forked_from: str | None = None
+    origin: str = ""
+
+
+class SessionList(Wire):
+    """Answer of `/sessions`, newest first."""
+
+    sessions: list[SessionSummary]
+
+
+class MessageView(Wire):
+    """A message of a session, for people: `message` is `Message.to_json`."""
+
+    index: int
+    digest: str
+    tokens: int | None = None
+    created_at_s: float = 0.0
+    message: dict[str, Any]
+
+
+class SessionDetail(Wire):
+    """A session and its messages."""
+
+    summary: SessionSummary
+    messages: list[MessageView]
+
+
+class ForkRequest(Wire):
+    """Branch off: the new session holds the first `at_message` messages (all when absent)."""
+
+    name: str | None = None
+    at_message: int | None = Field(None, ge=0)
+
+
+class RemovedSession(Wire):
+    """What `session rm` really removed."""
+
+    session: str
+    messages_removed: int
+    messages_shared: int
+
+
+class TurnRequest(Wire):
+    """One user turn in a session that the daemon keeps. Unset sampling fields take the `[chat]` settings."""
+
+    prompt: str
+    model: str | None = None
+    system: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = None
+    stop: list[str] = Field(default_factory=list)
+    policy: str | None = None
+    edit_reuse: Literal["exact", "drop"] | None = None
+
+
+class TurnEvent(Wire):
+    """One line of a turn's answer.
+
+    start: the prompt was laid out (`reuse` says what left the window); progress: prefill so far; text: more of the
+    answer; done: the end, with everything; error: the end, badly. The session keeps what was generated either way.
+    """
+
+    kind: Literal["start", "progress", "text", "done", "error"]
+    session: str | None = None
+    request: str | None = None
+    text: str = ""
+    prefilled_tokens: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str | None = None
+    reuse: Reuse | None = None
+    timing: Timing | None = None
+    error: dict[str, Any] | None = None
+
+
+class ModelSummary(Wire):
+    """A line of `model list`."""
+
+    name: str
+    path: str
+    size_bytes: int
+    default: bool = False
+    loaded: bool = False
+    embedded: bool = False
+    problem: str | None = None
+
+
+class ModelList(Wire):
+    """Answer of `/models`."""
+
+    models: list[ModelSummary]
+
+
+class ModelDetail(Wire):
+    """Answer of `/models/{name}`; `capabilities` maps each to true, false or a value, `why_not` to reasons."""
+
+    summary: ModelSummary
+    description: str = ""
+    architecture: str = ""
+    parameters_count: int = 0
+    vocabulary_size: int = 0
+    trained_window_tokens: int = 0
+    window_tokens: int = 0
+    kv_bytes_per_token: int = 0
+    fingerprint: str = ""
+    capabilities: dict[str, Any] = Field(default_factory=dict)
+    why_not: dict[str, str] = Field(default_factory=dict)
+    has_chat_template: bool = False
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+
+class AddModelRequest(Wire):
+    """Register a GGUF by path (absolute); the name defaults to the file's stem."""
+
+    path: str
+    name: str | None = None
+    default: bool = False
+
+
+class RemovedModel(Wire):
+    """What `model rm` removed: the registration, never the file."""
+
+    name: str
+    path: str

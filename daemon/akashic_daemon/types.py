@@ -1,0 +1,46 @@
+"""Small types that every part of the daemon shares: ids, and the clock seam."""
+
+from __future__ import annotations
+
+import time
+from typing import NewType, Protocol
+
+SessionId = NewType("SessionId", str)
+"""Name of a session; what people type. Letters, digits, `-`, `_`, `.`, `:`; at most 128 characters."""
+
+RequestId = NewType("RequestId", str)
+"""Name of one request, unique in the daemon's life; stands in logs and responses."""
+
+SequenceId = NewType("SequenceId", int)
+"""An engine's handle for a set of KV cells, 0 <= id < Capabilities.max_sequences."""
+
+TokenId = int
+"""Index into the model's vocabulary."""
+
+MessageDigest = NewType("MessageDigest", str)
+"""Tagged digest of one message's meaning (role, text, calls), e.g. `msg1:…`; times don't take part."""
+
+ChainDigest = NewType("ChainDigest", str)
+"""Tagged digest of a message and everything before it, e.g. `chain1:…`."""
+
+
+class Clock(Protocol):
+    """Where time comes from; tests pass their own."""
+
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go backwards."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go backwards."""
+        return time.monotonic()
