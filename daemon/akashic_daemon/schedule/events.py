@@ -1,0 +1,78 @@
+"""What a request asks of the daemon and what it hears back, whatever API it came through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from akashic_daemon.engine.base import SamplingParams
+from akashic_daemon.protocol.native import Reuse, Timing
+from akashic_daemon.trajectory.message import Message
+
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationInput:
+    """One request for text. Exactly one of `messages` (rendered by the chat template) and `text` (as it is) is set.
+
+    max_tokens: None means to the end of the window. session: None lets the daemon find or make one.
+    continue_final: the last message is an unfinished assistant message to go on with.
+    """
+
+    messages: tuple[Message, ...] | None = None
+    text: str | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    sampling: SamplingParams = SamplingParams()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    model: str | None = None
+    session: str | None = None
+    policy: str | None = None
+    edit_reuse: Literal["exact", "drop"] | None = None
+    cache_ops: tuple[Mapping[str, Any], ...] = ()
+    continue_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt is laid out and admitted; always the first event, sent when computing begins."""
+
+    request: str
+    session: str | None
+    model: str
+    prompt_tokens: int
+    reuse: Reuse
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """So many tokens of the prompt are in the cache now."""
+
+    prefilled_tokens: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text: whole UTF-8 characters, never part of a stop string. Covers `tokens` sampled tokens."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end; always the last event unless an error is raised. `stop_string` is set when one ended it."""
+
+    finish_reason: FinishReason
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    reuse: Reuse
+    timing: Timing
+    stop_string: str | None = None
+
+
+GenerationEvent = Started | Progress | TextDelta | Finished
