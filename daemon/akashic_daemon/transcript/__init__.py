@@ -1,1 +1,119 @@
-"""Part of the akashic daemon."""
+"""Transcripts of other agents -> trajectory messages.
+
+`detect_format` tells whose log a file is, `read_transcript` streams its messages. One file of this folder knows one
+format; none of them opens files. Nothing is dropped silently but what a format's file names as noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from akashic_daemon.errors import TranscriptError
+from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.transcript.atif import AtifReader
+from akashic_daemon.transcript.claude_code import ClaudeCodeReader
+from akashic_daemon.transcript.codex import CodexReader
+from akashic_daemon.transcript.content import storable, without_lone_surrogates
+from akashic_daemon.transcript.detect import TEXT, Container, Sniffed, container_for, sniff
+from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Reader, Record
+from akashic_daemon.transcript.mini_swe_agent import MiniSweAgentReader
+from akashic_daemon.transcript.openai_runs import OpenAIReader
+from akashic_daemon.transcript.openhands import OpenHandsReader
+from akashic_daemon.transcript.source import read_document, read_lines, read_text
+from akashic_daemon.transcript.swe_agent import SweAgentReader
+
+__all__ = ["FORMATS", "MAIN", "Imported", "Problem", "detect_format", "read_transcript"]
+
+_READERS: dict[str, Callable[[], Reader]] = {
+    "claude-code": ClaudeCodeReader,
+    "codex": CodexReader,
+    "swe-agent": SweAgentReader,
+    "mini-swe-agent": MiniSweAgentReader,
+    "openhands": OpenHandsReader,
+    "atif": AtifReader,
+    "openai": OpenAIReader,
+    "akashic": lambda: OpenAIReader("akashic"),
+}
+
+FORMATS: tuple[str, ...] = (*_READERS, TEXT)
+"""Names of the formats, as `format` takes them and `detect_format` returns them."""
+
+
+def detect_format(path: Path) -> str:
+    """Name the format of a file from its first MiB.
+
+    Text, and JSON that is no known transcript, is `text`. Raises TranscriptError for binary or empty input.
+    """
+    return sniff(path).format
+
+
+def read_transcript(
+    path: Path,
+    *,
+    format: str | None = None,  # noqa: A002  the word that people type
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[Imported | Problem]:
+    """Yield the messages of a file in order of each conversation, and what couldn't be used.
+
+    JSON lines stream in bounded memory. on_progress gets the bytes read so far, at most once in 256 KiB. Raises
+    TranscriptError for an unknown format or unreadable file, and after the end if no message came out.
+    """
+    if format is not None and format not in FORMATS:
+        raise TranscriptError(
+            f"reading transcript {path}: unknown format {format!r}", hint=f"use one of {', '.join(FORMATS)}"
+        )
+    sniffed = sniff(path) if format is None else Sniffed(format, container_for(path, format))
+    items = _text_items(path, on_progress) if sniffed.format == TEXT else _items(path, sniffed, on_progress)
+    return _checked(items, path, sniffed.format)
+
+
+def _items(path: Path, sniffed: Sniffed, on_progress: Callable[[int], None] | None) -> Iterator[Item]:
+    read = read_document if sniffed.container is Container.DOCUMENT else read_lines
+    reader = _READERS[sniffed.format]()
+    for record in read(path, on_progress):
+        if isinstance(record, Problem):
+            yield record
+        else:
+            yield from _fed(reader, record)
+    yield from reader.finish()
+
+
+def _fed(reader: Reader, record: Record) -> Iterator[Item]:
+    try:
+        yield from reader.feed(record)
+    except TranscriptError as error:
+        where = "" if record.line is not None or record.alone else f"element {record.index}: "
+        yield Problem(where + error.message, record.line)
+
+
+def _storable(item: Imported) -> Imported:
+    return replace(item, conversation=without_lone_surrogates(item.conversation), message=storable(item.message))
+
+
+def _text_items(path: Path, on_progress: Callable[[int], None] | None) -> Iterator[Item]:
+    text, damage = read_text(path, on_progress)
+    if damage is not None:
+        yield Problem(damage, None)
+    if text.strip():
+        yield Imported(MAIN, Message(Role.USER, text.replace("\r\n", "\n"), source="text"), 1, True)
+
+
+def _checked(items: Iterator[Item], path: Path, format_name: str) -> Iterator[Item]:
+    """Pass items on; raise after the last if none of them was a message."""
+    first: Problem | None = None
+    used = False
+    for item in items:
+        if isinstance(item, Imported):
+            used = True
+            yield _storable(item)
+            continue
+        first = first or item
+        yield item
+    if not used:
+        place = "" if first is None or first.line is None else f"line {first.line}: "
+        why = "it holds no message" if first is None else f"nothing could be used; first {place}{first.reason}"
+        raise TranscriptError(
+            f"reading transcript {path} as {format_name}: {why}", hint="name the right format, or check the file"
+        )
