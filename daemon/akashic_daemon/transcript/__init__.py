@@ -86,6 +86,8 @@ def _fed(reader: Reader, record: Record) -> Iterator[Item]:
     except TranscriptError as error:
         where = "" if record.line is not None or record.alone else f"element {record.index}: "
         yield Problem(where + error.message, record.line)
+    except RecursionError:
+        yield Problem("nested too deeply", record.line)
 
 
 def _storable(item: Imported) -> Imported:

@@ -89,7 +89,7 @@ def content_text(value: Any) -> str:
         return ""
     if isinstance(value, list):
         return joined([part_text(part) for part in value])
-    if isinstance(value, str | dict):
+    if isinstance(value, str) or "text" in as_dict(value) or "type" in as_dict(value):
         return part_text(value)
     return compact_json(value)
 

@@ -91,7 +91,9 @@ def kind_of(value: Any) -> str | None:
     if isinstance(value, list):
         if looks_like_mini(value):
             return "mini-swe-agent"
-        kinds = [kind for element in value[:_SAMPLE_LINES] if (kind := kind_of(element)) is not None]
+        # A list of runs, each a list: no format nests deeper.
+        elements = [e[0] if isinstance(e, list) and e else e for e in value[:_SAMPLE_LINES]]
+        kinds = [kind for e in elements if isinstance(e, dict) and (kind := kind_of(e)) is not None]
         return "akashic" if "akashic" in kinds else kinds[0] if kinds else None
     record = as_dict(value)
     for name, test in _TESTS:

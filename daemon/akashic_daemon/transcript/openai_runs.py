@@ -13,7 +13,7 @@ from typing import Any
 
 from akashic_daemon.errors import BadRequest, TranscriptError
 from akashic_daemon.trajectory.message import Message
-from akashic_daemon.transcript.content import as_dict, as_key
+from akashic_daemon.transcript.content import as_dict, as_key, parse_time
 from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Record
 from akashic_daemon.transcript.openai_messages import message_from_openai
 
@@ -132,6 +132,6 @@ def _exported(raw: dict[str, Any]) -> Message:
     time_s = message.event_time_s
     if not all(text is None or isinstance(text, str) for text in (*texts, *calls)):
         raise TranscriptError("a field of an exported message that should be text isn't")
-    if isinstance(time_s, bool) or not (time_s is None or isinstance(time_s, int | float)):
-        raise TranscriptError("`event_time_s` of an exported message isn't a number")
+    if isinstance(time_s, str) or (time_s is not None and parse_time(time_s) is None):
+        raise TranscriptError("`event_time_s` of an exported message isn't a time")
     return message

@@ -44,7 +44,8 @@ class Conversation:
             return
         known = {call.id for call in self._open.calls if call.id}
         self._open.texts += piece.texts
-        self._open.thoughts += piece.thoughts
+        # Some logs repeat the response's reasoning with each of its calls.
+        self._open.thoughts += [thought for thought in piece.thoughts if thought not in self._open.thoughts]
         self._open.calls += [call for call in piece.calls if call.id not in known]
         if self._open.time_s is None:
             self._open.time_s = piece.time_s
