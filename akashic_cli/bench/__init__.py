@@ -1,1 +1,1 @@
-"""Part of akashic."""
+"""Measures of any OpenAI-compatible server from its client's side."""

@@ -1,1 +1,1 @@
-"""Part of akashic."""
+"""How things look: sizes, durations, tables. Knows no daemon."""

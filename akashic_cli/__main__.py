@@ -1,0 +1,70 @@
+"""Where the command starts, and where every error ends: one line of `error:`, perhaps one of `hint:`, an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from akashic_daemon.errors import AkashicError
+
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; the console script passes it to `sys.exit`."""
+    from akashic_cli.app import app
+
+    try:
+        code = app(list(argv) if argv is not None else None, prog_name="akashic", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception as error:  # noqa: BLE001 - the border of the process: nothing may end in a traceback
+        return report(error)
+    return code if isinstance(code, int) else 0
+
+
+def report(error: Exception) -> int:
+    """Print an error for people on stderr and return its exit code."""
+    if isinstance(error, AkashicError):
+        _say(error.message, error.hint)
+        return error.exit_code
+    if type(error).__name__ == "Abort":
+        return EXIT_INTERRUPTED
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(getattr(error, "message", ""), file=sys.stderr)
+        return 2
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:  # click's own: a wrong option or argument
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "akashic"
+        _say(format_message(), f"`{command} --help` shows what is possible")
+        return int(getattr(error, "exit_code", 2))
+    _say(
+        f"running akashic: unexpected {type(error).__name__}: {error}",
+        "this is a fault of akashic; `python -X dev -m akashic_cli …` prints the traceback",
+    )
+    if sys.flags.dev_mode:
+        import traceback
+
+        traceback.print_exception(error)
+    return 1
+
+
+def _say(message: str, hint: str | None) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def _reader_left() -> int:
+    """Leave quietly when the reader of stdout went away (`| head`); Python must not flush into the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

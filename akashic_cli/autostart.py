@@ -1,0 +1,193 @@
+"""Start, find and stop the daemon process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
+from akashic_daemon.paths import Paths, ensure_private_dir
+
+from akashic_cli.client import Client
+from akashic_cli.render.output import err
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+POLL_INTERVAL_S = 0.05
+SHOWN_LOG_LINES = 8
+
+
+def daemon_command() -> list[str]:
+    """Return the command that serves in the foreground."""
+    return [sys.executable, "-m", "akashic_daemon", "serve"]
+
+
+def start_daemon(client: Client, paths: Paths, env: Mapping[str, str] | None = None) -> None:
+    """Start a daemon in its own session and wait until it is healthy. `env` is added to its environment.
+
+    Raises DaemonNotRunning with the last lines of its log when it ends, DaemonUnhealthy when it takes too long.
+    """
+    ensure_private_dir(paths.log_dir)
+    start = _log_size(paths.daemon_log)
+    child = _spawn(paths, env)
+    with err().status("starting the akashic daemon") as spinner:
+
+        def describe(detail: str) -> None:
+            spinner.update(f"starting the akashic daemon: {detail}" if detail else "starting the akashic daemon")
+
+        _wait_healthy(client, paths, child, start, describe)
+
+
+def _spawn(paths: Paths, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    try:
+        log = os.open(paths.daemon_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreUnwritable(
+            f"opening the daemon's log {paths.daemon_log}: {error.strerror}", hint="fix permissions or free space"
+        ) from error
+    try:
+        return subprocess.Popen(
+            daemon_command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, **(env or {})},
+        )
+    except OSError as error:
+        raise DaemonNotRunning(
+            f"starting the daemon with {sys.executable}: {error.strerror}", hint="reinstall akashic"
+        ) from error
+    finally:
+        os.close(log)
+
+
+def _wait_healthy(
+    client: Client, paths: Paths, child: subprocess.Popen[bytes], log_start: int, describe: Callable[[str], None]
+) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    detail = "waiting for its socket"
+    while time.monotonic() < deadline:
+        try:
+            healthy, detail = client.health()
+            if healthy:
+                return
+        except DaemonNotRunning:
+            # A child that lost the race against another command's daemon ends; then the winner is waited for.
+            if child.poll() is not None and not lock_is_held(paths.lock):
+                raise _died(child.returncode, paths, log_start) from None
+        except DaemonUnhealthy as error:
+            detail = error.message
+        describe(detail)
+        time.sleep(POLL_INTERVAL_S)
+    raise DaemonUnhealthy(
+        f"starting the daemon: not healthy after {START_TIMEOUT_S:.0f} s ({detail})",
+        hint=f"it goes on; `akashic daemon status` asks again, the log is {paths.daemon_log}",
+    )
+
+
+def _died(code: int, paths: Paths, log_start: int) -> AkashicError:
+    lines = log_tail(paths.daemon_log, SHOWN_LOG_LINES, start=log_start)
+    said = "; its last words:\n" + "\n".join(f"  {line}" for line in lines) if lines else "; it wrote nothing"
+    return DaemonNotRunning(
+        f"starting the daemon: it ended with code {code}{said}",
+        hint=f"`akashic doctor` looks for the cause; the log is {paths.daemon_log}",
+    )
+
+
+def _log_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def log_tail(path: Path, lines: int, *, start: int = 0) -> list[str]:
+    """Return the last lines of a log that stand after byte `start`; none if there is no file."""
+    try:
+        with path.open("rb") as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(start, size_bytes - 400 * max(lines, 1)))
+            data = file.read()
+    except OSError:
+        return []
+    return data.decode("utf-8", "replace").splitlines()[-lines:] if lines > 0 else []
+
+
+def lock_is_held(lock: Path) -> bool:
+    """Tell if a daemon holds the lock file. The file alone means nothing: it stays when a daemon dies."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def find_pid(client: Client, paths: Paths) -> int | None:
+    """Return the pid of the running daemon: what it says itself, else what stands in the lock file that it holds."""
+    try:
+        body = client.get("/status")
+        if isinstance(body, dict) and isinstance(body.get("pid"), int):
+            return int(body["pid"])
+    except AkashicError:
+        pass  # A daemon that can't answer must still be stoppable.
+    if not lock_is_held(paths.lock):
+        return None
+    try:
+        return int(paths.lock.read_text().split()[0])
+    except (OSError, ValueError, IndexError) as error:
+        raise DaemonUnhealthy(
+            f"finding the daemon that holds {paths.lock}: the file names no pid",
+            hint=f"`fuser {paths.lock}` names the process",
+        ) from error
+
+
+def stop_daemon(client: Client, paths: Paths) -> int | None:
+    """Ask the daemon to end and wait until it has let go of its lock; return its pid, None if there was none."""
+    pid = find_pid(client, paths)
+    if pid is None:
+        return None
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return None
+    except PermissionError as error:
+        raise DaemonUnhealthy(f"stopping the daemon with pid {pid}: it belongs to another user") from error
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    with err().status(f"stopping the akashic daemon (pid {pid})"):
+        while lock_is_held(paths.lock) or _alive(pid):
+            if time.monotonic() > deadline:
+                raise DaemonUnhealthy(
+                    f"stopping the daemon with pid {pid}: still there after {STOP_TIMEOUT_S:.0f} s",
+                    hint=f"`kill -9 {pid}` ends it; at most the block being written is lost",
+                )
+            time.sleep(POLL_INTERVAL_S)
+    return pid
+
+
+def _alive(pid: int) -> bool:
+    """Tell if a process runs; one that has ended but wasn't waited for by its parent doesn't."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return not Path("/proc/self/stat").exists()
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,1 @@
+"""What `akashic chat` does: its input, a turn, a conversation."""

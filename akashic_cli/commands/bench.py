@@ -1,0 +1,133 @@
+"""`akashic bench`: measure this daemon, or any OpenAI-compatible server, the way an agent meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from akashic_cli.bench.replay import Player
+    from akashic_cli.bench.request import Target
+
+app = typer.Typer(no_args_is_help=True, help="Measure a server the way an agent meets it.")
+
+
+@app.callback()
+def group() -> None:
+    """Measure a server the way an agent meets it."""
+
+
+@app.command()
+def replay(
+    transcripts: Annotated[
+        list[Path], typer.Argument(metavar="TRANSCRIPT...", help="Recorded runs: JSON with messages.")
+    ],
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", metavar="URL", help="Another server, e.g. http://127.0.0.1:8080/v1.")
+    ] = None,
+    uds: Annotated[str | None, typer.Option("--uds", metavar="SOCKET", help="Unix socket to reach it through.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model that requests name.")] = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", help="Bearer token.")] = None,
+    edit: Annotated[
+        str,
+        typer.Option("--edit", help="none; prune:K empties all but the newest K tool results; omit:K leaves them out."),
+    ] = "none",
+    agents: Annotated[int, typer.Option("--agents", min=1, help="Agents that share the runs, taking turns.")] = 1,
+    parallel: Annotated[bool, typer.Option("--parallel", help="Agents run at the same time.")] = False,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer of a turn.")] = 8,
+    max_turns: Annotated[int | None, typer.Option("--max-turns", min=1, help="Turns of each run.")] = None,
+    extra: Annotated[
+        str | None, typer.Option("--extra", metavar="JSON", help="Merged into each request; $SESSION names the run.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the turns.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write everything, each turn too.")] = None,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Send each request of recorded agent runs again and report what each turn cost.
+
+    The recorded answer, not the generated one, goes into the history, so that every server sees the same bytes.
+    """
+    import json
+
+    from akashic_cli.bench import plot as plotting
+    from akashic_cli.bench import summary
+    from akashic_cli.bench.replay import prepare
+    from akashic_cli.bench.request import Target, parse_extra
+    from akashic_cli.bench.transcripts import Edit, read_run
+    from akashic_cli.render.files import write_atomically
+    from akashic_cli.render.output import print_json, print_table
+
+    players = prepare([read_run(path) for path in transcripts], Edit.parse(edit), max_turns)
+    if plot is not None:
+        plotting.require_matplotlib()
+    where, socket, named = _target(base_url, uds, model, autostart=not no_autostart)
+    target = Target(where, socket, named, api_key, max_tokens, parse_extra(extra))
+    wall_s = _play(players, target, agents=agents, parallel=parallel)
+    setup = {"target": base_url or uds or "akashic", "edit": edit, "agents": agents, "parallel": parallel}
+    result = summary.report(players, wall_s=wall_s, setup=setup)
+    if out is not None:
+        write_atomically(out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if plot is not None:
+        plotting.plot(result, plot)
+    if as_json:
+        print_json(_without_turns(result))
+    else:
+        print_table(summary.COLUMNS, summary.table_rows(result), right=range(1, len(summary.COLUMNS)))
+    _raise_stopped(players)
+
+
+def _target(
+    base_url: str | None, uds: str | None, model: str | None, *, autostart: bool
+) -> tuple[str, str | None, str | None]:
+    """Return base URL, socket and model; without any of ours that is the daemon, with the model that it serves."""
+    if base_url is not None or uds is not None:
+        return base_url or "http://localhost/v1", uds, model or "default"
+    from akashic_cli.client import connect, require_healthy
+
+    client, status = connect(autostart=autostart)
+    client.close()
+    require_healthy(status)
+    return "http://localhost/v1", str(client.socket), model or status.engine.model
+
+
+def _play(players: list[Player], target: Target, *, agents: int, parallel: bool) -> float:
+    """Replay with a progress bar on stderr and return the seconds it took."""
+    import time
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from akashic_cli.bench.replay import replay as play
+    from akashic_cli.render.output import err
+
+    console = err()
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TextColumn("turns"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=sum(len(player.requests) for player in players))
+        started_s = time.perf_counter()
+        play(players, target, agents=agents, parallel=parallel, played=lambda: bar.advance(task))
+        return time.perf_counter() - started_s
+
+
+def _without_turns(result: Mapping[str, Any]) -> dict[str, Any]:
+    runs = [{key: value for key, value in run.items() if key != "turn_list"} for run in result["runs"]]
+    return {**result, "runs": runs}
+
+
+def _raise_stopped(players: list[Player]) -> None:
+    """Raise the first error that ended a run early, after naming all of them: the figures then lack those turns."""
+    from akashic_cli.render.output import say
+
+    stopped = [player for player in players if player.stopped is not None]
+    for player in stopped:
+        say(f"warning: {player.run.name} ended after {len(player.turns)} of {len(player.requests)} turns")
+    for player in stopped:
+        if player.stopped is not None:
+            raise player.stopped

@@ -1,0 +1,197 @@
+"""`akashic daemon`: the daemon in the background."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from akashic_cli.options import (
+    GpuLayersOption,
+    HomeOption,
+    HostOption,
+    IdleExitOption,
+    InsecureOption,
+    JsonOption,
+    KvTokensOption,
+    KvTypeOption,
+    MaxRunningOption,
+    PortOption,
+    ServedModelOption,
+    ThreadsOption,
+    WindowOption,
+    serve_flags,
+)
+
+if TYPE_CHECKING:
+    from akashic_daemon.paths import Paths
+    from akashic_daemon.protocol.native import Status
+
+    from akashic_cli.client import Client
+
+app = typer.Typer(no_args_is_help=True, help="Start, stop and watch the background daemon.")
+
+
+@app.command()
+def start(
+    host: HostOption = None,
+    port: PortOption = None,
+    insecure_no_auth: InsecureOption = None,
+    idle_exit: IdleExitOption = None,
+    model: ServedModelOption = None,
+    window: WindowOption = None,
+    gpu_layers: GpuLayersOption = None,
+    kv_type: KvTypeOption = None,
+    kv_tokens: KvTokensOption = None,
+    max_running: MaxRunningOption = None,
+    threads: ThreadsOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Start the daemon and wait until it is healthy; flags override settings for this run of it."""
+    from akashic_daemon.errors import DaemonNotRunning, DaemonRunning
+    from akashic_daemon.paths import find_paths
+
+    from akashic_cli.client import Client
+    from akashic_cli.render.output import say
+
+    flags = serve_flags(
+        host,
+        port,
+        insecure_no_auth,
+        idle_exit,
+        model,
+        window,
+        gpu_layers,
+        kv_type,
+        kv_tokens,
+        max_running,
+        threads,
+    )
+    paths = find_paths()
+    with Client(paths.socket) as client:
+        try:
+            status = client.handshake()
+        except DaemonNotRunning:
+            say(f"daemon started, pid {_start(client, paths, flags).pid}")
+            return
+    if flags:
+        raise DaemonRunning(
+            f"starting the daemon with other settings: one runs already, pid {status.pid}",
+            hint="`akashic daemon stop` first",
+        )
+    say(f"daemon already runs, pid {status.pid}")
+
+
+@app.command()
+def stop(home: HomeOption = None) -> None:
+    """Stop the daemon and wait until its state is flushed; having none to stop is no error."""
+    from akashic_daemon.paths import find_paths
+
+    from akashic_cli.autostart import stop_daemon
+    from akashic_cli.client import Client
+    from akashic_cli.render.output import say
+
+    paths = find_paths()
+    with Client(paths.socket) as client:
+        pid = stop_daemon(client, paths)
+    say("no daemon runs" if pid is None else f"daemon stopped, pid {pid}")
+
+
+@app.command()
+def restart(home: HomeOption = None) -> None:
+    """Stop the daemon if there is one, and start it with the settings as they are now."""
+    from akashic_daemon.paths import find_paths
+
+    from akashic_cli.autostart import stop_daemon
+    from akashic_cli.client import Client
+    from akashic_cli.render.output import say
+
+    paths = find_paths()
+    with Client(paths.socket) as client:
+        stop_daemon(client, paths)
+    with Client(paths.socket) as client:
+        say(f"daemon started, pid {_start(client, paths, {}).pid}")
+
+
+@app.command()
+def status(as_json: JsonOption = False, home: HomeOption = None) -> None:
+    """Say who runs, with what, and how full it is. Exit code 3: not running; 4: unhealthy."""
+    from akashic_daemon.errors import DaemonUnhealthy
+
+    from akashic_cli.client import connect
+    from akashic_cli.render.output import print_fields, print_json
+
+    client, found = connect(autostart=False)
+    client.close()
+    if as_json:
+        print_json(found.model_dump())
+    else:
+        print_fields(_status_fields(found))
+    if not found.healthy:
+        raise typer.Exit(DaemonUnhealthy.exit_code)
+
+
+@app.command()
+def logs(
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Print the end of the daemon's log."""
+    from akashic_daemon.errors import NotFound
+    from akashic_daemon.paths import find_paths
+
+    from akashic_cli.autostart import log_tail
+
+    log = find_paths().daemon_log
+    if not log.exists():
+        raise NotFound(f"reading the daemon's log: there is no {log}", hint="`akashic daemon start` makes it")
+    end = log.stat().st_size
+    for line in log_tail(log, lines):
+        print(line)
+    while follow:
+        import time
+
+        with log.open("rb") as file:
+            # A log that shrank was rotated or emptied: it is read from its new start.
+            file.seek(end if log.stat().st_size >= end else 0)
+            print(file.read().decode("utf-8", "replace"), end="", flush=True)
+            end = file.tell()
+        time.sleep(0.25)
+
+
+def _start(client: Client, paths: Paths, flags: dict[str, object]) -> Status:
+    """Start with `flags` as environment, after checking here that they and the settings are valid."""
+    from akashic_daemon.config import load
+
+    from akashic_cli.autostart import start_daemon
+
+    load(paths.config_file, flags=flags)
+    env = {"AKASHIC_" + name.replace(".", "_").upper(): str(value) for name, value in flags.items()}
+    start_daemon(client, paths, env)
+    return client.handshake()
+
+
+def _status_fields(found: Status) -> list[tuple[str, str]]:
+    from akashic_cli.render.units import count, duration, size
+
+    engine = found.engine
+    fields = [
+        ("version", f"{found.version} (protocol {found.protocol_version})"),
+        ("pid", str(found.pid)),
+        ("up", duration(found.uptime_s)),
+        ("healthy", "yes" if found.healthy else f"no: {found.health_detail or 'no reason given'}"),
+        ("socket", found.socket),
+        ("tcp", found.tcp or "off"),
+        ("model", f"{engine.model or '-'} ({engine.state}{': ' + engine.detail if engine.detail else ''})"),
+        ("window", f"{count(engine.window_tokens)} tokens"),
+        ("kv cells", f"{count(engine.kv_cells_used)} of {count(engine.kv_cells_total)} used"),
+        ("sequences", f"{engine.sequences_used} of {engine.sequences_total} used"),
+        ("model memory", size(engine.model_bytes)),
+        ("kv memory", size(engine.kv_bytes)),
+        ("resident", size(found.resident_bytes)),
+        ("database", f"{found.database} ({size(found.database_bytes)})"),
+        ("sessions", count(found.sessions)),
+        ("requests", f"{found.running} running, {found.queued} waiting"),
+    ]
+    return fields + [("warning", warning) for warning in found.warnings]

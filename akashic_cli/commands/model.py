@@ -1,0 +1,123 @@
+"""`akashic model`: which models the daemon knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+
+app = typer.Typer(no_args_is_help=True, help="Register models and see what they can do.")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a model; see `akashic model list`.")]
+
+
+@app.command("list")
+def list_models(as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None) -> None:
+    """List the registered models."""
+    from akashic_daemon.protocol.native import ModelList
+
+    from akashic_cli.client import connect
+    from akashic_cli.render.output import print_json, print_table
+    from akashic_cli.render.units import size
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        found = ModelList.model_validate(client.get("/models"))
+    if as_json:
+        print_json(found.model_dump())
+        return
+    rows = []
+    for model in found.models:
+        marks = (("default", model.default), ("loaded", model.loaded), ("embedded", model.embedded))
+        state = ", ".join(name for name, holds in marks if holds)
+        rows.append((model.name, size(model.size_bytes), model.problem or state, model.path))
+    print_table(("NAME", "SIZE", "STATE", "PATH"), rows, right=(1,))
+
+
+@app.command()
+def add(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A GGUF file; it stays where it is.")],
+    name: Annotated[str | None, typer.Option("--name", help="Name; the file's stem when absent.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="Use it for requests that name no model.")] = False,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Register a GGUF file."""
+    from akashic_daemon.protocol.native import AddModelRequest, ModelSummary
+
+    from akashic_cli.client import connect
+    from akashic_cli.render.output import print_json, say
+
+    request = AddModelRequest(path=str(path.expanduser().absolute()), name=name, default=default)
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        added = ModelSummary.model_validate(client.post("/models", request.model_dump()))
+    if as_json:
+        print_json(added.model_dump())
+    else:
+        print(added.name)
+        say(f"registered {added.path} as {added.name}{', the default' if added.default else ''}")
+
+
+@app.command()
+def show(
+    name: NameArgument, as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
+) -> None:
+    """Show one model: its size, its window, and what its engine can and can't do."""
+    from akashic_daemon.protocol.native import ModelDetail
+
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.output import print_fields, print_json
+    from akashic_cli.render.units import count, size
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        model = ModelDetail.model_validate(client.get(f"/models/{segment(name)}"))
+    if as_json:
+        print_json(model.model_dump())
+        return
+    fields = [
+        ("name", model.summary.name),
+        ("path", model.summary.path),
+        ("description", model.description),
+        ("architecture", model.architecture),
+        ("parameters", count(model.parameters_count)),
+        ("size", size(model.summary.size_bytes)),
+        ("window", f"{count(model.window_tokens)} of {count(model.trained_window_tokens)} trained tokens"),
+        ("kv per token", size(model.kv_bytes_per_token)),
+        ("vocabulary", count(model.vocabulary_size)),
+        ("chat template", "yes" if model.has_chat_template else "no"),
+        ("fingerprint", model.fingerprint),
+    ]
+    if model.summary.problem:
+        fields.append(("problem", model.summary.problem))
+    fields += [(f"can {key}", _capability(value, model.why_not.get(key))) for key, value in model.capabilities.items()]
+    missing = sorted(set(model.why_not) - set(model.capabilities))
+    print_fields(fields + [(f"can {key}", _capability(False, model.why_not[key])) for key in missing])
+
+
+@app.command("rm")
+def remove(
+    name: NameArgument, as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
+) -> None:
+    """Forget a registration; the file stays."""
+    from akashic_daemon.protocol.native import RemovedModel
+
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.output import print_json, say
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        removed = RemovedModel.model_validate(client.delete(f"/models/{segment(name)}"))
+    if as_json:
+        print_json(removed.model_dump())
+    else:
+        say(f"forgot {removed.name}; {removed.path} stays")
+
+
+def _capability(value: Any, why_not: str | None) -> str:
+    shown = {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return f"{shown}: {why_not}" if why_not else shown

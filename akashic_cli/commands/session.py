@@ -1,0 +1,149 @@
+"""`akashic session`: the conversations that the daemon keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+
+app = typer.Typer(no_args_is_help=True, help="List, read, branch, export and delete sessions.")
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Name of a session.")]
+
+
+@app.command("list")
+def list_sessions(
+    as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
+) -> None:
+    """List all sessions, newest first."""
+    from akashic_daemon.protocol.native import SessionList
+
+    from akashic_cli.client import connect
+    from akashic_cli.render.output import print_json, print_table
+    from akashic_cli.render.units import ago, count
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        found = SessionList.model_validate(client.get("/sessions"))
+    if as_json:
+        print_json(found.model_dump())
+        return
+    rows = [
+        (s.session, count(s.messages), count(s.tokens), ago(s.updated_at_s), s.forked_from or s.origin, s.title)
+        for s in found.sessions
+    ]
+    print_table(("SESSION", "MESSAGES", "TOKENS", "CHANGED", "FROM", "TITLE"), rows, right=(1, 2))
+
+
+@app.command()
+def show(
+    session: SessionArgument,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Print the messages of a session."""
+    from akashic_daemon.protocol.native import SessionDetail
+
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.output import print_json, printable
+    from akashic_cli.render.units import count
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        detail = SessionDetail.model_validate(client.get(f"/sessions/{segment(session)}"))
+    if as_json:
+        print_json(detail.model_dump())
+        return
+    for view in detail.messages:
+        tokens = "" if view.tokens is None else f", {count(view.tokens)} tokens"
+        print(f"--- {view.index} {view.message.get('role', '?')}{tokens}")
+        print(printable(_message_text(view.message)))
+
+
+@app.command()
+def fork(
+    session: SessionArgument,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the branch; chosen by the daemon if absent.")
+    ] = None,
+    at: Annotated[int | None, typer.Option("--at", min=0, help="Keep only the first N messages.", metavar="N")] = None,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Branch a session off; what both have in common is stored and computed once."""
+    from akashic_daemon.protocol.native import ForkRequest, SessionSummary
+
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.output import print_json
+
+    client, _ = connect(autostart=not no_autostart)
+    request = ForkRequest(name=name, at_message=at)
+    with client:
+        made = SessionSummary.model_validate(client.post(f"/sessions/{segment(session)}/fork", request.model_dump()))
+    if as_json:
+        print_json(made.model_dump())
+    else:
+        print(made.session)
+
+
+@app.command()
+def export(
+    session: SessionArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
+    ] = None,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Write the messages of a session as NDJSON, one a line; `akashic import` reads it back."""
+    import json
+
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.files import write_atomically
+
+    client, _ = connect(autostart=not no_autostart)
+    with client, client.stream("GET", f"/sessions/{segment(session)}/export") as messages:
+        lines = (json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
+        if output is not None:
+            write_atomically(output, "".join(lines))
+            return
+        for line in lines:
+            print(line, end="")
+
+
+@app.command("rm")
+def remove(
+    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Names of sessions.")],
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Delete sessions, and every message that no other session holds."""
+    from akashic_daemon.protocol.native import RemovedSession
+
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.output import print_json_line, say
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        for session in sessions:
+            removed = RemovedSession.model_validate(client.delete(f"/sessions/{segment(session)}"))
+            if as_json:
+                print_json_line(removed.model_dump())
+            else:
+                shared = f"; {removed.messages_shared} stay in other sessions" if removed.messages_shared else ""
+                say(f"removed {removed.session}: {removed.messages_removed} messages deleted{shared}")
+
+
+def _message_text(message: dict[str, Any]) -> str:
+    parts = []
+    if message.get("thinking"):
+        parts.append(f"[thinking] {message['thinking']}")
+    if message.get("content"):
+        parts.append(str(message["content"]))
+    parts += [f"[call {call.get('name')}] {call.get('arguments')}" for call in message.get("tool_calls", ())]
+    return "\n".join(parts)

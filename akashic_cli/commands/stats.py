@@ -1,0 +1,42 @@
+"""`akashic stats`: what the daemon does, live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+
+
+def stats(
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and leave.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between snapshots.")] = 1.0,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Show counters and running requests: live on a terminal, one snapshot elsewhere; --json streams NDJSON."""
+    import sys
+
+    from akashic_daemon.protocol.native import Stats
+
+    from akashic_cli.client import connect
+    from akashic_cli.render import dashboard
+    from akashic_cli.render.output import print_fields, print_json, print_json_line
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        if once or not (as_json or sys.stdout.isatty()):
+            snapshot = Stats.model_validate(client.get("/stats"))
+            if as_json:
+                print_json(snapshot.model_dump())
+            else:
+                print_fields(dashboard.fields(snapshot))
+            return
+        with client.stream("GET", "/stats/stream", params={"interval_s": interval}) as snapshots:
+            if as_json:
+                for raw in snapshots:
+                    print_json_line(Stats.model_validate(raw).model_dump())
+            else:
+                dashboard.watch(Stats.model_validate(raw) for raw in snapshots)

@@ -1,0 +1,39 @@
+"""`akashic import`: transcripts of other programs become sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from akashic_cli.options import FormatOption, HomeOption, JsonOption, NoAutostartOption
+
+
+def import_transcript(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A transcript in any known format; `-` is stdin.")],
+    transcript_format: FormatOption = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the main session.")] = None,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Read a transcript into sessions and print their names; reading it again adds only what is new."""
+    from akashic_cli.client import connect
+    from akashic_cli.render.output import print_json, print_table, say
+    from akashic_cli.render.units import count
+    from akashic_cli.uploads import open_source, say_problems, upload
+
+    source = open_source(file)
+    client, _ = connect(autostart=not no_autostart)
+    with client, source.file:
+        done = upload(client, source, transcript_format=transcript_format, name=name)
+    say_problems(done)
+    if as_json:
+        print_json(done.model_dump(include={"format", "read_bytes", "messages", "sessions", "problems"}))
+        return
+    say(f"read {count(done.messages)} messages in {done.format or 'an unnamed'} format")
+    rows = [
+        (s.session, "main" if s.is_main else "side", count(s.messages), count(s.new_messages), s.conversation)
+        for s in done.sessions
+    ]
+    print_table(("SESSION", "KIND", "MESSAGES", "NEW", "CONVERSATION"), rows, right=(2, 3))

@@ -1,0 +1,82 @@
+"""The view of `akashic stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from akashic_cli.render.output import out, printable
+from akashic_cli.render.units import count, duration, rate, size
+
+if TYPE_CHECKING:
+    from akashic_daemon.protocol.native import Stats
+    from rich.console import Group
+
+
+def fields(stats: Stats) -> list[tuple[str, str]]:
+    """Return the counters as names and values."""
+    engine = stats.engine
+    share = f"{stats.reused_tokens_total / stats.prompt_tokens_total:.1%}" if stats.prompt_tokens_total else "-"
+    misses = ", ".join(f"{cause} {number}" for cause, number in sorted(stats.miss_causes.items()))
+    return [
+        ("up", duration(stats.uptime_s)),
+        ("model", f"{engine.model or '-'} ({engine.state}), {engine.threads} threads"),
+        (
+            "requests",
+            f"{count(stats.requests_total)}, {stats.requests_failed_total} failed, "
+            f"{stats.requests_cancelled_total} cancelled, {stats.queued} waiting",
+        ),
+        ("prompt tokens", f"{count(stats.prompt_tokens_total)}, {share} reused"),
+        ("computed", f"{count(stats.computed_tokens_total)} tokens"),
+        ("generated", f"{count(stats.generated_tokens_total)} tokens"),
+        ("evicted", f"{count(stats.evicted_tokens_total)} tokens, {stats.preempted_total} requests preempted"),
+        ("speed", f"prefill {rate(stats.prefill_tokens_per_s)}, decode {rate(stats.decode_tokens_per_s)}"),
+        ("first token", f"p50 {duration(stats.first_token_p50_s)}, p95 {duration(stats.first_token_p95_s)}"),
+        ("inter-token", f"p50 {duration(stats.inter_token_p50_s)}, p95 {duration(stats.inter_token_p95_s)}"),
+        ("kv cells", f"{count(engine.kv_cells_used)} of {count(engine.kv_cells_total)}"),
+        ("sequences", f"{engine.sequences_used} of {engine.sequences_total}"),
+        (
+            "memory",
+            f"{size(stats.resident_bytes)} resident, {size(engine.kv_bytes)} KV, {size(engine.model_bytes)} model",
+        ),
+        ("misses", misses or "none"),
+    ]
+
+
+def view(stats: Stats) -> Group:
+    """Return the whole view: counters above, requests below."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    counters = Table.grid(padding=(0, 2))
+    for name, value in fields(stats):
+        counters.add_row(Text(name, style="bold"), Text(printable(value)))
+    requests = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("REQUEST", "SESSION", "STATE", "PROMPT", "REUSED", "READ", "WRITTEN", "AGE"):
+        requests.add_column(column)
+    for item in stats.activity:
+        requests.add_row(
+            Text(item.request),
+            Text(printable(item.session or "-")),
+            item.state,
+            count(item.prompt_tokens),
+            count(item.reused_tokens),
+            count(item.prefilled_tokens),
+            count(item.generated_tokens),
+            duration(item.age_s),
+        )
+    return Group(counters, requests if stats.activity else Text("no request runs", style="dim"))
+
+
+def watch(snapshots: Iterator[Stats]) -> None:
+    """Redraw the view for each snapshot until the stream ends or Ctrl-C, which is how one leaves it."""
+    from rich.live import Live
+
+    with Live(console=out(), auto_refresh=False, screen=False) as live:
+        try:
+            for snapshot in snapshots:
+                live.update(view(snapshot), refresh=True)
+        except KeyboardInterrupt:
+            return
