@@ -357,3 +357,35 @@ def test_plain_text_becomes_one_user_message(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf[note] one\r\ntwo\r\n")
     items = read(path, "text")
     assert [(i.message.role, i.message.content) for i in items] == [("user", "[note] one\ntwo\n")]
+
+
+def test_messages_in_the_form_of_anthropics_api_keep_their_calls_and_results(tmp_path: Path) -> None:
+    request = {
+        "system": "S",
+        "messages": [
+            {"role": "user", "content": "list"},
+            {"role": "assistant", "content": [{"type": "text", "text": "Looking."}, use("a")]},
+            {"role": "user", "content": [result("a", "x.py"), {"type": "text", "text": "and?"}]},
+        ],
+    }
+    messages = [item.message for item in read(write(tmp_path, request), "openai")]
+    assert [(m.role, m.content) for m in messages] == [
+        ("system", "S"),
+        ("user", "list"),
+        ("assistant", "Looking."),
+        ("tool", "x.py"),
+        ("user", "and?"),
+    ]
+    assert messages[2].tool_calls == (ToolCall("a", "Bash", '{"command":"ls é"}'),)
+    assert messages[3].tool_call_id == "a"
+
+
+def test_stream_json_of_claude_code_is_read_with_its_sub_agents(tmp_path: Path) -> None:
+    lines = [
+        {"type": "system", "subtype": "init", "session_id": "s"},
+        {"type": "assistant", "session_id": "s", "message": {"id": "m", "content": [{"type": "text", "text": "hi"}]}},
+        {"type": "user", "session_id": "s", "parent_tool_use_id": "t", "message": {"content": "sub"}},
+        {"type": "result", "session_id": "s", "result": "hi"},
+    ]
+    items = read(write(tmp_path, lines, lines=True), "claude-code")
+    assert {(i.message.content, i.conversation) for i in items} == {("hi", "main"), ("sub", "t")}

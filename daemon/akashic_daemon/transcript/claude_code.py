@@ -3,11 +3,13 @@
 One API message stands on several lines with one `message.id`, its tools' results between them. Tool results come
 as user lines. Sub-agents are lines with `agentId`, or in older logs `isSidechain` lines hanging on a root of their own.
 A user line with `isCompactSummary` stands for all before it. Branches left by a rewind are read in file order.
+The `stream-json` output of `claude -p` has the same lines, and names sub-agents by `parent_tool_use_id`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from akashic_daemon.errors import TranscriptError
@@ -39,6 +41,9 @@ NOISE = frozenset(
         "pr-link",
         "progress",
         "queue-operation",
+        "rate_limit_event",
+        "result",
+        "stream_event",
         "summary",
         "system",
         "tag",
@@ -76,7 +81,7 @@ class ClaudeCodeReader:
         yield from self._conversations.finish()
 
     def _conversation(self, line: dict[str, Any]) -> Conversation:
-        agent = as_key(line.get("agentId"))
+        agent = as_key(line.get("agentId")) or as_key(line.get("parent_tool_use_id"))
         if agent is None and line.get("isSidechain"):
             agent = self._root_of(line)
         return self._conversations.get(agent or MAIN, is_main=agent is None)
@@ -87,6 +92,23 @@ class ClaudeCodeReader:
         root = self._roots.get(as_text(line.get("parentUuid")), f"sidechain-{own}")
         self._roots[own] = root
         return root
+
+
+def has_api_blocks(raw: Any) -> bool:
+    """Tell a message in the form of Anthropic's API by its blocks for calls and results."""
+    blocks = as_list(raw.get("content")) if isinstance(raw, dict) else []
+    return any(isinstance(block, dict) and block.get("type") in ("tool_use", "tool_result") for block in blocks)
+
+
+def api_messages(raw: dict[str, Any], source: str) -> list[Message]:
+    """Read one message in the form of Anthropic's API; the results in a user's message become tool messages."""
+    conversation = Conversation(MAIN, is_main=True)
+    role = raw.get("role")
+    if role not in ("user", "assistant"):
+        raise TranscriptError(f"calls or results in a message with the role {role!r}"[:200])
+    read = _user if role == "user" else _assistant
+    items = (*read(conversation, Record(0, None, raw), raw), *conversation.finish())
+    return [replace(item.message, source=source) for item in items]
 
 
 def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -113,7 +135,7 @@ def _result(block: dict[str, Any], record: Record) -> Message:
     )
 
 
-def _user(conversation: Conversation, record: Record, body: dict[str, Any]) -> Iterator[Item]:
+def _user(conversation: Conversation, record: Record, body: dict[str, Any]) -> Iterator[Imported]:
     texts: list[str] = []
     for block in _blocks(body):
         if as_text(block.get("type")).endswith("tool_result"):
@@ -131,7 +153,7 @@ def _user(conversation: Conversation, record: Record, body: dict[str, Any]) -> I
         yield from conversation.other(message, record.line)
 
 
-def _assistant(conversation: Conversation, record: Record, body: dict[str, Any]) -> Iterator[Item]:
+def _assistant(conversation: Conversation, record: Record, body: dict[str, Any]) -> Iterator[Imported]:
     piece = Piece(
         as_key(body.get("id")), record.line, _source(record), time_s=parse_time(record.value.get("timestamp"))
     )

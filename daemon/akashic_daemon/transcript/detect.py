@@ -35,7 +35,9 @@ _MAGIC = (
     (b"\xff\xfe", "UTF-16 text"),
     (b"\xfe\xff", "UTF-16 text"),
 )
-_CLAUDE_FIELDS = frozenset({"uuid", "sessionId", "parentUuid", "isSidechain", "leafUuid", "messageId", "snapshot"})
+_CLAUDE_FIELDS = frozenset(
+    {"uuid", "sessionId", "parentUuid", "isSidechain", "session_id", "leafUuid", "messageId", "snapshot"}
+)
 _V0_KEYS = ("action", "observation")
 
 
@@ -112,7 +114,8 @@ def _is_codex(record: dict[str, Any]) -> bool:
     kind = as_text(record.get("type"))
     if kind in codex.ENVELOPES:
         return "payload" in record
-    is_bare_item = kind in codex.ITEMS and "uuid" not in record and ("role" in record or "call_id" in record)
+    parts = {as_text(as_dict(part).get("type")) for part in as_list(record.get("content"))}
+    is_bare_item = kind in codex.ITEMS and ("call_id" in record or bool(parts & {"input_text", "output_text"}))
     return is_bare_item or as_text(record.get("record_type")) == "state"
 
 

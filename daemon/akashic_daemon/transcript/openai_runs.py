@@ -1,7 +1,7 @@
 """Transcripts made of OpenAI messages, and akashic's own export.
 
 A record is a message, a list of messages, or a run that holds such a list (`messages`, tau-bench's `traj`); tau2's
-`simulations` is a document of runs. akashic's export is one `Message.to_json` a line: the same thing with fields of
+`simulations` is a document of runs. Messages in the form of Anthropic's API are known by their blocks. akashic's export is one `Message.to_json` a line: the same thing with fields of
 ours, so each record is looked at by itself.
 """
 
@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from akashic_daemon.errors import BadRequest, TranscriptError
-from akashic_daemon.trajectory.message import Message
-from akashic_daemon.transcript.content import as_dict, as_key, parse_time
+from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.transcript.claude_code import api_messages, has_api_blocks
+from akashic_daemon.transcript.content import as_dict, as_key, content_text, parse_time
 from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Record
 from akashic_daemon.transcript.openai_messages import message_from_openai
 
@@ -78,7 +79,8 @@ class OpenAIReader:
             key = MAIN if record.alone else self._name(record.value, record.index)
             yield from self._run(record.value, key, record)
         else:
-            yield Imported(MAIN, self._message(record.value, record.place), record.line, True)
+            for message in self._messages(record.value, record.place):
+                yield Imported(MAIN, message, record.line, True)
 
     def finish(self) -> Iterator[Item]:
         """Nothing is held back."""
@@ -97,18 +99,25 @@ class OpenAIReader:
         if messages is None:
             yield Problem(f"{key}: no list of messages", record.line)
             return
+        if system := content_text(as_dict(run).get("system")):
+            # Anthropic's API has the system prompt beside the messages.
+            yield Imported(key, Message(Role.SYSTEM, system, source=f"{self._format}:{key}"), record.line, True)
         for index, raw in enumerate(messages):
             try:
-                message = self._message(raw, f"{key}[{index}]")
+                found = self._messages(raw, f"{key}[{index}]")
             except TranscriptError as error:
                 yield Problem(error.message, record.line)
                 continue
-            yield Imported(key, message, record.line, True)
+            for message in found:
+                yield Imported(key, message, record.line, True)
 
-    def _message(self, raw: Any, place: str) -> Message:
+    def _messages(self, raw: Any, place: str) -> list[Message]:
+        source = f"{self._format}:{place}"
         if self._format == "akashic" and _fits_export(as_dict(raw)):
-            return _exported(raw)
-        return transcript_message(raw, place, f"{self._format}:{place}")
+            return [_exported(raw)]
+        if has_api_blocks(raw):
+            return api_messages(raw, source)
+        return [transcript_message(raw, place, source)]
 
 
 def transcript_message(raw: Any, place: str, source: str) -> Message:
