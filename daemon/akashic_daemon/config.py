@@ -40,8 +40,9 @@ class ModelSection(_Section):
     kv_type: Literal["f16", "f32", "q8_0"] = Field(
         "f16", description="Type of keys and values. q8_0 halves memory; f32 doubles it and is exact."
     )
-    flash_attention: bool = Field(
-        True, description="Use llama.cpp's fused attention. Off costs speed, and idle cells then slow every step."
+    flash_attention: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="llama.cpp's fused attention; auto uses it on a GPU only: on CPUs it decodes long contexts more slowly.",
     )
 
 

@@ -113,7 +113,7 @@ class TranscriptError(UsageError):
 
 
 class Unsupported(UsageError):
-    """This model or engine can't do what is asked; the message names the reason."""
+    """The model or engine can't do what is asked; the message names the reason."""
 
     code = "unsupported"
 

@@ -1,1 +1,1 @@
-"""Part of the akashic daemon."""
+"""HTTP routes over the service: OpenAI's shapes and our own, the error border, and who may ask."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from akashic_daemon.engine.base import SamplingParams
@@ -24,7 +24,7 @@ class GenerationInput:
     messages: tuple[Message, ...] | None = None
     text: str | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     model: str | None = None

@@ -1,1 +1,1 @@
-"""Part of the akashic daemon."""
+"""What survives: SQLite, one writer thread. The only folder that touches sqlite3."""

@@ -1,0 +1,33 @@
+"""The ASGI application: routes and the border round them."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from akashic_daemon.api import native, openai
+from akashic_daemon.api.border import Border, error_response
+from akashic_daemon.errors import BadRequest, NotFound
+from akashic_daemon.service import Service
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+async def _no_route(request: Request, _error: Exception) -> Response:
+    return error_response(request.url.path, NotFound(f"there is no route {request.method} {request.url.path}"))
+
+
+async def _wrong_method(request: Request, _error: Exception) -> Response:
+    path = request.url.path
+    return error_response(path, BadRequest(f"{path} doesn't take {request.method}"))
+
+
+def create_app(service: Service, *, token: str | None, hosts: frozenset[str] = LOOPBACK_HOSTS) -> ASGIApp:
+    """Return the application. `token` guards TCP; None serves it openly."""
+    app = Starlette(
+        routes=[*native.routes(), *openai.routes()], exception_handlers={404: _no_route, 405: _wrong_method}
+    )
+    app.state.service = service
+    return Border(app, token=token, hosts=hosts)

@@ -1,0 +1,60 @@
+"""Reading request bodies: bounded, strict JSON, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from akashic_daemon.errors import BadRequest
+
+BODY_LIMIT_BYTES = 64 * 1024 * 1024
+M = TypeVar("M", bound=BaseModel)
+
+
+class BodyTooLarge(BadRequest):
+    """The body is over the limit."""
+
+    code = "body_too_large"
+    http_status = 413
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise BadRequest(f"the body holds {name}, which is not JSON", hint="send finite numbers")
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return the body's JSON object. Raises BadRequest naming the place, BodyTooLarge."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    async for part in request.stream():
+        size_bytes += len(part)
+        if size_bytes > BODY_LIMIT_BYTES:
+            raise BodyTooLarge(f"the body is over {BODY_LIMIT_BYTES:,} bytes", hint="send a shorter history")
+        parts.append(part)
+    try:
+        data = json.loads(b"".join(parts), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is not UTF-8: {error}", hint="encode it as UTF-8") from error
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}", hint="check quotes and commas there") from error
+    except RecursionError as error:
+        raise BadRequest("the body's JSON is nested too deeply", hint="flatten it") from error
+    if not isinstance(data, dict):
+        raise BadRequest(f"the body is a JSON {type(data).__name__}, not an object", hint='send {"…": …}')
+    return data
+
+
+def parse(model: type[M], data: dict[str, Any]) -> M:
+    """Return `data` as `model`. Raises BadRequest naming the field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(p) for p in first["loc"]) or "body"
+        shown = repr(first.get("input"))[:80]
+        raise BadRequest(f"field {field!r}: {first['msg']}, got {shown}", param=field) from error
+    except RecursionError as error:
+        raise BadRequest("the body's JSON is nested too deeply", hint="flatten it") from error

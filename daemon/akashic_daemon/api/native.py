@@ -1,0 +1,191 @@
+"""Our own routes, below /akashic/v1: what the CLI needs. Wire models and a table: protocol/native.py."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from akashic_daemon.api.body import parse, read_json
+from akashic_daemon.api.border import dump
+from akashic_daemon.api.stream import EventStream
+from akashic_daemon.errors import AkashicError, BadRequest, StoreUnwritable
+from akashic_daemon.paths import ensure_private_dir
+from akashic_daemon.protocol import native
+from akashic_daemon.service import Service
+
+_PREFIX = "/akashic/v1"
+
+
+def routes() -> list[Route]:
+    """Return the native routes and /healthz."""
+    p = _PREFIX
+    return [
+        Route("/healthz", healthz, methods=["GET"]),
+        Route(f"{p}/status", status, methods=["GET"]),
+        Route(f"{p}/stats", stats, methods=["GET"]),
+        Route(f"{p}/stats/stream", stats_stream, methods=["GET"]),
+        Route(f"{p}/import", import_transcript, methods=["POST"]),
+        Route(f"{p}/sessions", list_sessions, methods=["GET"]),
+        Route(f"{p}/sessions/{{session}}", get_session, methods=["GET"]),
+        Route(f"{p}/sessions/{{session}}", remove_session, methods=["DELETE"]),
+        Route(f"{p}/sessions/{{session}}/fork", fork_session, methods=["POST"]),
+        Route(f"{p}/sessions/{{session}}/export", export_session, methods=["GET"]),
+        Route(f"{p}/sessions/{{session}}/turn", turn, methods=["POST"]),
+        Route(f"{p}/models", list_models, methods=["GET"]),
+        Route(f"{p}/models", add_model, methods=["POST"]),
+        Route(f"{p}/models/{{name}}", get_model, methods=["GET"]),
+        Route(f"{p}/models/{{name}}", remove_model, methods=["DELETE"]),
+    ]
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _json(model: BaseModel, status_code: int = 200) -> JSONResponse:
+    return JSONResponse(model.model_dump(), status_code=status_code)
+
+
+def _line(model: BaseModel) -> bytes:
+    return dump(model.model_dump()) + b"\n"
+
+
+def _ndjson(source: AsyncIterator[bytes], error_event: type[native.TurnEvent] | type[native.ImportEvent]) -> Response:
+    def on_error(error: Exception) -> bytes:
+        ours = error if isinstance(error, AkashicError) else AkashicError(f"an internal error: {type(error).__name__}")
+        return _line(error_event(kind="error", error=ours.to_wire()))
+
+    return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
+        source, media_type="application/x-ndjson", keepalive=b"\n", on_error=on_error
+    )
+
+
+async def healthz(request: Request) -> Response:
+    """Say whether the step loop turns."""
+    healthy, detail = await _service(request).health()
+    return JSONResponse({"healthy": healthy, "detail": detail}, status_code=200 if healthy else 503)
+
+
+async def status(request: Request) -> Response:
+    """Answer with Status."""
+    return _json(await _service(request).status())
+
+
+async def stats(request: Request) -> Response:
+    """Answer with Stats."""
+    return _json(await _service(request).stats())
+
+
+async def stats_stream(request: Request) -> Response:
+    """Answer with Stats again and again."""
+    try:
+        interval_s = min(60.0, max(0.2, float(request.query_params.get("interval_s", "1"))))
+    except ValueError as error:
+        raise BadRequest("interval_s is not a number", hint="e.g. interval_s=1") from error
+
+    async def lines() -> AsyncIterator[bytes]:
+        while True:
+            yield _line(await _service(request).stats())
+            await asyncio.sleep(interval_s)
+
+    return _ndjson(lines(), native.TurnEvent)
+
+
+async def import_transcript(request: Request) -> Response:
+    """Spool the body to a private file, then read it into sessions."""
+    service = _service(request)
+    folder = ensure_private_dir(service.paths.cache_dir)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="import-", delete=False) as file:
+        path = Path(file.name)
+        try:
+            async for part in request.stream():
+                await asyncio.to_thread(file.write, part)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise StoreUnwritable(
+                f"keeping the transcript in {folder}: {error.strerror}", hint="free disk space"
+            ) from error
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    query = request.query_params
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for event in service.import_transcript(path, format=query.get("format"), name=query.get("name")):
+                yield _line(event)
+        finally:
+            path.unlink(missing_ok=True)
+
+    return _ndjson(lines(), native.ImportEvent)
+
+
+async def list_sessions(request: Request) -> Response:
+    """Answer with SessionList."""
+    return _json(await _service(request).list_sessions())
+
+
+async def get_session(request: Request) -> Response:
+    """Answer with SessionDetail."""
+    return _json(await _service(request).get_session(request.path_params["session"]))
+
+
+async def remove_session(request: Request) -> Response:
+    """Remove a session for good."""
+    return _json(await _service(request).remove_session(request.path_params["session"]))
+
+
+async def fork_session(request: Request) -> Response:
+    """Branch a session off."""
+    body = parse(native.ForkRequest, await read_json(request))
+    return _json(await _service(request).fork_session(request.path_params["session"], body), 201)
+
+
+async def export_session(request: Request) -> Response:
+    """Answer with a session's messages, one a line."""
+    messages = await _service(request).export_session(request.path_params["session"])
+    return Response(b"".join(dump(m.to_json()) + b"\n" for m in messages), media_type="application/x-ndjson")
+
+
+async def turn(request: Request) -> Response:
+    """Run a turn and stream its events."""
+    body = parse(native.TurnRequest, await read_json(request))
+    service, session = _service(request), request.path_params["session"]
+
+    async def lines() -> AsyncIterator[bytes]:
+        events = service.turn(session, body)
+        try:
+            async for event in events:
+                yield dump(event.model_dump(exclude_defaults=True)) + b"\n"
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+    return _ndjson(lines(), native.TurnEvent)
+
+
+async def list_models(request: Request) -> Response:
+    """Answer with ModelList."""
+    return _json(await _service(request).list_models())
+
+
+async def add_model(request: Request) -> Response:
+    """Register a model file."""
+    return _json(await _service(request).add_model(parse(native.AddModelRequest, await read_json(request))), 201)
+
+
+async def get_model(request: Request) -> Response:
+    """Answer with ModelDetail."""
+    return _json(await _service(request).get_model(request.path_params["name"]))
+
+
+async def remove_model(request: Request) -> Response:
+    """Forget a model."""
+    return _json(await _service(request).remove_model(request.path_params["name"]))

@@ -1,0 +1,125 @@
+"""Streaming answers: events are sent together when several are ready, silence is filled, and a client that leaves ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+KEEPALIVE_S = 10.0
+T = TypeVar("T")
+
+
+async def pump(source: AsyncIterator[T], queue: asyncio.Queue[T | BaseException | None]) -> None:
+    """Move a source's items into a queue; ends with None, or with the exception."""
+    try:
+        async for item in source:
+            queue.put_nowait(item)
+        queue.put_nowait(None)
+    except Exception as error:  # noqa: BLE001 - handed over, not swallowed
+        queue.put_nowait(error)
+    finally:
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream:
+    """A response made of `source`'s chunks.
+
+    The first item is awaited before the headers go out, so that an error still gets its status. `on_error` words what
+    fails later. `keepalive` is sent after each 10 s of silence, also before the first item.
+    """
+
+    def __init__(
+        self,
+        source: AsyncIterator[bytes],
+        *,
+        media_type: str,
+        keepalive: bytes | None,
+        on_error: Callable[[Exception], bytes],
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self._source = source
+        self._media_type = media_type
+        self._keepalive = keepalive
+        self._on_error = on_error
+        self._headers = headers or {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and stop the source when the client leaves."""
+        queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()
+        pumping = asyncio.create_task(pump(self._source, queue))
+        sending = asyncio.create_task(self._send_all(queue, send))
+        leaving = asyncio.create_task(wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            for task in (sending, leaving, pumping):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await pumping
+
+    async def _send_all(self, queue: asyncio.Queue[bytes | BaseException | None], send: Send) -> None:
+        started = False
+        while True:
+            item: bytes | BaseException | None
+            try:
+                item = await asyncio.wait_for(queue.get(), KEEPALIVE_S) if queue.empty() else queue.get_nowait()
+            except TimeoutError:
+                item = self._keepalive or b""
+            chunks: list[bytes] = []
+            last = False
+            while True:
+                if isinstance(item, Exception):
+                    if not started and not chunks:
+                        raise item
+                    chunks.append(self._on_error(item))
+                    last = True
+                elif isinstance(item, bytes):
+                    chunks.append(item)
+                else:
+                    last = True
+                if last or queue.empty():
+                    break
+                item = queue.get_nowait()
+            if not started:
+                started = True
+                await send(self._start())
+            await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": not last})
+            if last:
+                return
+
+    def _start(self) -> dict[str, object]:
+        headers = {"content-type": self._media_type, "cache-control": "no-cache", **self._headers}
+        return {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        }
+
+
+async def until_gone(receive: Receive, work: Awaitable[T]) -> T | None:
+    """Await `work`, cancelling it when the client leaves; None then."""
+    task = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(wait_for_disconnect(receive))
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        leaving.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task

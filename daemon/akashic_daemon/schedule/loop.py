@@ -1,0 +1,406 @@
+"""The step loop: one thread owns the engine, and every step computes a bit of every running request.
+
+A step takes one token of each stream that is being answered, and prompt tokens up to a budget. What is computed enters
+the radix index at once, so a request that waits finds what its neighbour has computed. When cells run short, idle runs
+are evicted; when that isn't enough, the youngest request goes back to the queue and later begins where it was.
+
+Invariants kept here: 3 (nothing in the index is computed twice), 5 (each miss is explained), 9 (the loop answers pings).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from akashic_daemon.cache.index import RadixIndex
+from akashic_daemon.config import ScheduleSection
+from akashic_daemon.engine.base import BatchItem, Engine
+from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
+from akashic_daemon.protocol.native import EngineStatus, SessionActivity
+from akashic_daemon.schedule.counters import Counters
+from akashic_daemon.schedule.events import Finished, FinishReason, Progress, Started, TextDelta
+from akashic_daemon.schedule.request import Request, State
+from akashic_daemon.types import RequestId
+
+logger = logging.getLogger("akashic.loop")
+T = TypeVar("T")
+_SPARE_CELLS = 16
+"""Cells kept free for the next tokens when a request is admitted."""
+
+
+class StepLoop:
+    """Runs requests on an engine made by `factory` on the loop's own thread."""
+
+    def __init__(self, settings: ScheduleSection, counters: Counters) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._engine: Engine | None = None
+        self._index: RadixIndex | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="akashic-engine", daemon=True)
+
+    # -- called from any thread --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Cancel everything, free the engine and end the thread. False when it didn't end in time."""
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def call(self, function: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `function` on the engine thread between two steps and hand `done` what came of it, there."""
+
+        def work() -> None:
+            try:
+                result: T | BaseException = function()
+            except AkashicError as error:
+                result = error
+            done(result)
+
+        self._inbox.put(work)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; refusals arrive through its `emit`."""
+        self._inbox.put(lambda: self._enqueue(request))
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Stop a request within one step; what it computed stays in the cache."""
+        self._inbox.put(lambda: self._mark_cancelled(request_id))
+
+    @property
+    def engine(self) -> Engine | None:
+        """The loaded engine; only its text methods and descriptions may be used off the thread."""
+        return self._engine
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request runs or waits."""
+        return bool(self._running or self._waiting)
+
+    def fill_status(self, status: EngineStatus) -> None:
+        """Add what the loop knows; a racy read is good enough for people."""
+        engine, index = self._engine, self._index
+        if engine is None or index is None:
+            return
+        status.window_tokens = engine.model.window_tokens
+        status.kv_cells_total, status.kv_cells_used = index.cells_total, index.cells_used
+        status.sequences_total, status.sequences_used = index.sequences_total, index.sequences_used
+        status.model_bytes, status.kv_bytes = engine.model.size_bytes, engine.model.kv_bytes
+        status.threads = int(getattr(engine, "threads", 0))
+
+    def activity(self) -> list[SessionActivity]:
+        """Describe running and waiting requests."""
+        now_s = time.monotonic()
+        return [
+            SessionActivity(
+                request=r.id,
+                session=r.session,
+                state=r.state.value if r.state is not State.DONE else "decode",
+                prompt_tokens=r.prompt_tokens,
+                reused_tokens=r.reuse.reused_tokens,
+                prefilled_tokens=min(r.computed, r.prompt_tokens),
+                generated_tokens=len(r.generated),
+                age_s=now_s - r.created_s,
+            )
+            for r in [*self._running, *self._waiting]
+        ]
+
+    def evicted_tokens(self) -> int:
+        """Return the tokens evicted since the model was loaded."""
+        return self._index.evicted_tokens if self._index else 0
+
+    # -- the engine thread -------------------------------------------------------------------------------------
+
+    def set_engine(self, factory: Callable[[], Engine] | None) -> None:
+        """Replace the engine; call through `call`, with nothing running. Raises what the factory raises."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = self._index = None
+        if factory is not None:
+            engine = factory()
+            limits = engine.capabilities
+            self._index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
+            self._engine = engine
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._drain(block=not self.busy)
+            if not self._stopping and self.busy:
+                self._step()
+        for request in [*self._running, *self._waiting]:
+            self._end_badly(request, Cancelled("the daemon is stopping", hint="send the request again"))
+        self._running.clear()
+        self._waiting.clear()
+        self.set_engine(None)
+
+    def _drain(self, *, block: bool) -> None:
+        while True:
+            try:
+                work = self._inbox.get(block=block)
+            except queue.Empty:
+                return
+            if work is None:
+                self._stopping = True
+                return
+            work()
+            block = False
+
+    def _enqueue(self, request: Request) -> None:
+        engine = self._engine
+        if engine is None:
+            request.emit(EngineError("no model is loaded", hint="`akashic model list`"))
+        elif len(self._waiting) >= self._settings.max_queued:
+            request.emit(
+                Overloaded(
+                    f"{len(self._waiting)} requests are waiting already", hint="try again, or raise schedule.max_queued"
+                )
+            )
+        elif len(request.prompt) + 1 > engine.capabilities.kv_cells:
+            request.emit(
+                Overloaded(
+                    f"the prompt's {len(request.prompt)} tokens exceed the {engine.capabilities.kv_cells} KV cells",
+                    hint="raise cache.kv_tokens",
+                )
+            )
+        else:
+            self._counters.requests_total += 1
+            self._waiting.append(request)
+
+    def _mark_cancelled(self, request_id: RequestId) -> None:
+        for request in [*self._running, *self._waiting]:
+            if request.id == request_id:
+                request.cancelled = True
+
+    def _step(self) -> None:
+        for request in [r for r in [*self._running, *self._waiting] if r.cancelled]:
+            self._counters.requests_cancelled_total += 1
+            self._finish(request, "cancelled")
+        self._admit()
+        plan = self._plan()
+        if not plan:
+            return
+        items = [item for _, item in plan]
+        started_s = time.monotonic()
+        try:
+            assert self._engine is not None
+            self._engine.decode(items)
+        except EngineError as error:
+            self._survive(error, [r for r, _ in plan])
+            return
+        now_s = time.monotonic()
+        self._counters.step(sum(len(i.tokens) for i in items), now_s - started_s)
+        for number, (request, item) in enumerate(plan):
+            self._account(request, item, number, now_s)
+
+    def _survive(self, error: EngineError, requests: list[Request]) -> None:
+        """Nothing of the batch was added: end only what was in it, and go on."""
+        logger.error("a step failed: %s", error)
+        for request in requests:
+            self._end_badly(request, error)
+
+    def _admit(self) -> None:
+        index = self._index
+        assert index is not None
+        while self._waiting and len(self._running) < self._settings.max_running:
+            request = self._waiting[0]
+            missing = len(request.prompt) - index.match(request.prompt).length
+            if missing + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
+                return
+            self._waiting.popleft()
+            try:
+                self._begin(request)
+            except AkashicError as error:
+                self._end_badly(request, error)
+
+    def _begin(self, request: Request) -> None:
+        assert self._index is not None
+        assert self._engine is not None
+        if request.sampler is None:
+            request.sampler = self._engine.sampler(request.params)
+            if (
+                request.params.repeat_penalty != 1.0
+                or request.params.frequency_penalty
+                or request.params.presence_penalty
+            ):
+                request.sampler.accept(request.prompt[-request.params.penalty_last_tokens :])
+        request.sequence, request.computed = self._index.start(request.prompt, len(request.prompt) - 1)
+        request.state = State.PREFILL
+        request.admitted_s = time.monotonic()
+        self._running.append(request)
+        if request.started:
+            return
+        request.started = True
+        request.timing.queued_s = request.admitted_s - request.created_s
+        self._describe_reuse(request, request.computed)
+        request.emit(Started(str(request.id), request.session, request.model, request.prompt_tokens, request.reuse))
+
+    def _describe_reuse(self, request: Request, reused: int) -> None:
+        request.reuse.reused_tokens = reused
+        request.reuse.reused_by_tier = {"gpu": reused}
+        request.reuse.computed_tokens = request.prompt_tokens - reused
+        request.reuse.miss = request.explain(reused)
+
+    def _plan(self) -> list[tuple[Request, BatchItem]]:
+        """Choose what the next step computes and make room for it; preempts when there is none."""
+        assert self._index is not None
+        while True:
+            plan = self._choose()
+            needed = sum(len(item.tokens) for _, item in plan)
+            if needed == 0 or self._index.make_room(needed):
+                return plan
+            if len(self._running) == 1:
+                request = self._running[0]
+                if request.state is State.DECODE:
+                    self._finish(request, "length")
+                else:
+                    self._end_badly(
+                        request,
+                        Overloaded(
+                            f"no room for {needed} more KV cells of {self._index.cells_total}",
+                            hint="raise cache.kv_tokens",
+                        ),
+                    )
+                return []
+            self._preempt(max(self._running, key=lambda r: r.created_s))
+
+    def _choose(self) -> list[tuple[Request, BatchItem]]:
+        assert self._index is not None
+        plan: list[tuple[Request, BatchItem]] = []
+        for request in self._running:
+            if request.state is State.DECODE:
+                assert request.sequence is not None
+                assert request.pending is not None
+                plan.append((request, BatchItem(request.sequence, (request.pending,), request.computed, True)))
+        budget = self._settings.prefill_tokens_busy if plan else self._settings.prefill_tokens
+        for request in self._running:
+            if request.state is not State.PREFILL or budget <= 0:
+                continue
+            assert request.sequence is not None
+            self._catch_up(request)
+            end = min(len(request.prompt), request.computed + budget)
+            tokens = request.prompt[request.computed : end]
+            plan.append((request, BatchItem(request.sequence, tokens, request.computed, end == len(request.prompt))))
+            budget -= len(tokens)
+        return plan
+
+    def _catch_up(self, request: Request) -> None:
+        """Take what a neighbour has computed of the same prompt in the meantime."""
+        assert self._index is not None
+        assert request.sequence is not None
+        reach = self._index.advance(request.sequence, request.prompt, len(request.prompt) - 1)
+        gained = reach - request.computed
+        if gained > 0:
+            request.computed = reach
+            request.reuse.reused_tokens += gained
+            request.reuse.computed_tokens -= gained
+            request.reuse.reused_by_tier = {"gpu": request.reuse.reused_tokens}
+
+    def _preempt(self, request: Request) -> None:
+        """Send a running request back to the head of the queue; its cells become evictable."""
+        assert self._index is not None
+        assert request.sequence is not None
+        self._counters.preempted_total += 1
+        request.prompt = request.prompt[: request.prompt_tokens] + array("i", request.generated)
+        self._index.finish(request.sequence)
+        request.sequence, request.state, request.computed, request.pending = None, State.QUEUED, 0, None
+        self._running.remove(request)
+        self._waiting.appendleft(request)
+        logger.info("request %s waits again: the KV cache is full", request.id)
+
+    def _account(self, request: Request, item: BatchItem, number: int, now_s: float) -> None:
+        assert self._index is not None
+        assert request.sequence is not None
+        assert request.sampler is not None
+        self._index.extend(request.sequence, item.tokens)
+        request.computed += len(item.tokens)
+        if request.state is State.PREFILL:
+            if not item.logits:
+                request.emit(Progress(request.computed, request.prompt_tokens))
+                return
+            request.state = State.DECODE
+            if not request.generated:
+                request.timing.prefill_s = now_s - request.admitted_s
+                self._counters.prompt(request.reuse)
+        token = request.sampler.sample(number)
+        self._take(request, token, time.monotonic())
+
+    def _take(self, request: Request, token: int, now_s: float) -> None:
+        engine = self._engine
+        assert engine is not None
+        first = not request.generated
+        if first:
+            request.timing.first_token_s = now_s - request.created_s
+        self._counters.token(request.timing.first_token_s if first else None, now_s - request.last_token_s)
+        request.last_token_s = now_s
+        request.generated.append(token)
+        if engine.is_end(token):
+            self._finish(request, "stop")
+            return
+        text = request.assembler.push(engine.token_bytes(token))
+        if text or first:
+            request.emit(TextDelta(text, len(request.generated)))
+        if request.assembler.stop_string is not None:
+            self._finish(request, "stop")
+        elif len(request.generated) >= request.budget_tokens:
+            self._finish(request, "length")
+        else:
+            request.pending = token
+
+    def _release(self, request: Request) -> None:
+        if request.sequence is not None and self._index is not None:
+            self._index.finish(request.sequence)
+            request.sequence = None
+        if request.sampler is not None:
+            request.sampler.close()
+            request.sampler = None
+        request.state = State.DONE
+        if request in self._running:
+            self._running.remove(request)
+        elif request in self._waiting:
+            self._waiting.remove(request)
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        now_s = time.monotonic()
+        tail = request.assembler.finish()
+        if tail:
+            request.emit(TextDelta(tail, len(request.generated)))
+        request.finish_reason = reason
+        request.timing.total_s = now_s - request.created_s
+        request.timing.decode_s = (
+            max(0.0, request.timing.total_s - request.timing.first_token_s) if request.generated else 0.0
+        )
+        self._release(request)
+        request.emit(
+            Finished(
+                finish_reason=reason,
+                text=request.assembler.text,
+                prompt_tokens=request.prompt_tokens,
+                completion_tokens=len(request.generated),
+                reuse=request.reuse,
+                timing=request.timing,
+                stop_string=request.assembler.stop_string,
+            )
+        )
+
+    def _end_badly(self, request: Request, error: AkashicError) -> None:
+        self._counters.requests_failed_total += 1
+        self._release(request)
+        request.emit(error)
+
+
+def as_exception(value: Any) -> BaseException | None:
+    """Return `value` when it is an exception, for callers of `StepLoop.call`."""
+    return value if isinstance(value, BaseException) else None

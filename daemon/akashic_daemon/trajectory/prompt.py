@@ -1,0 +1,144 @@
+"""From messages to the tokens of a prompt, with an owner for each, and what leaves when the window is too small.
+
+Each message's text is tokenized by itself, so a message's tokens never depend on its neighbours: the same message is the
+same tokens in every conversation. An assistant message that was sampled here keeps the very tokens that were sampled.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.trajectory.template import ChatTemplate, Segment
+from akashic_daemon.types import ChainDigest
+
+RecallSampled = Callable[[ChainDigest | None, str], Sequence[int] | None]
+"""(chain before the message, its text) -> the ids it was sampled as, if it was sampled here."""
+
+_CACHED_TEXTS = 8192
+_CHARS_PER_TOKEN_AT_MOST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, the message that owns each (the count of messages for scaffolding at the end), and notes for people.
+
+    left_out_messages and left_out_tokens: what of the history isn't in the prompt; first_message: the first index of
+    the newest turns that are.
+    """
+
+    tokens: array[int]
+    message_at: array[int]
+    notes: tuple[str, ...] = ()
+    first_message: int = 0
+    left_out_messages: int = 0
+    left_out_tokens: int = 0
+
+
+class PromptBuilder:
+    """Builds prompts for one loaded model."""
+
+    def __init__(self, template: ChatTemplate, tokenize: Callable[[str], list[int]], *, bos: Sequence[int]) -> None:
+        self._template = template
+        self._tokenize = tokenize
+        self._bos = array("i", bos)
+        self._tokens_of: OrderedDict[str, array[int]] = OrderedDict()
+
+    def build(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        recall: RecallSampled | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Prompt:
+        """Return the whole conversation as a prompt."""
+        rendered = self._template.segments(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        chains = chain_all(messages)
+        opening = self._opening(rendered.segments, len(messages))
+        tokens, owners = array("i"), array("i")
+        for segment in rendered.segments:
+            ids = self._segment_tokens(segment, messages, chains, recall, opening)
+            tokens.extend(ids)
+            owners.extend([segment.first_message] * len(ids))
+        if self._bos and tokens[: len(self._bos)] != self._bos:
+            tokens, owners = self._bos + tokens, array("i", [0] * len(self._bos)) + owners
+        return Prompt(tokens, owners, rendered.notes)
+
+    def fit(
+        self,
+        messages: Sequence[Message],
+        *,
+        limit_tokens: int,
+        first_message: int,
+        tools: Sequence[Mapping[str, Any]] = (),
+        recall: RecallSampled | None = None,
+    ) -> Prompt:
+        """Return the system message and the newest turns that fit `limit_tokens`, beginning at `first_message` if that fits.
+
+        When the start has to move, it moves on by a quarter of the limit more than needed, so that the next turns
+        find their prefix unchanged. The result may exceed the limit when the newest turn alone does.
+        """
+        head = 1 if messages and messages[0].role is Role.SYSTEM else 0
+        first = max(first_message, head, self._rough_start(messages, head, limit_tokens))
+        prompt = self.build([*messages[:head], *messages[first:]], tools=tools, recall=recall)
+        if len(prompt.tokens) > limit_tokens:
+            first = self._start_for(prompt, messages, head, first, limit_tokens * 3 // 4)
+            prompt = self.build([*messages[:head], *messages[first:]], tools=tools, recall=recall)
+        left = messages[head:first]
+        left_tokens = sum(len(self._text_tokens(m.content)) for m in left[-2000:])
+        owners = array("i", [o if o < head else o + first - head for o in prompt.message_at])
+        return Prompt(prompt.tokens, owners, prompt.notes, first, len(left), left_tokens)
+
+    def _rough_start(self, messages: Sequence[Message], head: int, limit_tokens: int) -> int:
+        """Skip, by characters alone, what can't possibly fit, so that a huge history isn't rendered."""
+        room, index = limit_tokens * _CHARS_PER_TOKEN_AT_MOST, len(messages)
+        while index > head and room > 0:
+            index -= 1
+            room -= len(messages[index].content)
+        return index
+
+    def _start_for(self, prompt: Prompt, messages: Sequence[Message], head: int, first: int, limit: int) -> int:
+        counts = [0] * (len(messages) - first + head + 1)
+        for owner in prompt.message_at:
+            counts[owner] += 1
+        total, start = sum(counts), first
+        last_user = max((i for i, m in enumerate(messages) if m.role is Role.USER), default=len(messages) - 1)
+        while start < last_user and (total > limit or messages[start].role is Role.TOOL):
+            total -= counts[start - first + head]
+            start += 1
+        return start
+
+    def _opening(self, segments: Sequence[Segment], message_count: int) -> str:
+        last = segments[-1] if segments else None
+        return last.text if last is not None and last.first_message >= message_count else ""
+
+    def _segment_tokens(
+        self,
+        segment: Segment,
+        messages: Sequence[Message],
+        chains: Sequence[ChainDigest],
+        recall: RecallSampled | None,
+        opening: str,
+    ) -> array[int]:
+        owned = segment.messages
+        if recall is not None and opening and len(owned) == 1 and messages[owned.start].role is Role.ASSISTANT:
+            content = messages[owned.start].content
+            if content and segment.text.startswith(opening + content):
+                sampled = recall(chains[owned.start - 1] if owned.start else None, content)
+                if sampled is not None:
+                    rest = segment.text[len(opening) + len(content) :]
+                    return self._text_tokens(opening) + array("i", sampled) + self._text_tokens(rest)
+        return self._text_tokens(segment.text)
+
+    def _text_tokens(self, text: str) -> array[int]:
+        known = self._tokens_of.get(text)
+        if known is None:
+            known = self._tokens_of[text] = array("i", self._tokenize(text))
+            while len(self._tokens_of) > _CACHED_TEXTS:
+                self._tokens_of.popitem(last=False)
+        return known

@@ -1,0 +1,192 @@
+"""Chat templates: messages to text, and which text belongs to which message.
+
+The template runs in a jinja2 sandbox. One that fails is an error, never a fallback. Ownership comes from rendering
+prefixes: where the text of `messages[:i+1]` is a prefix of the whole, it ends where message i ends. A template that
+rewrites earlier messages (think blocks taken out later) is asked again with a user message behind; where a border still
+can't be found, the neighbours share one segment, and `Segment.messages` says so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from akashic_daemon.errors import TemplateError
+from akashic_daemon.trajectory.message import Message, Role, chain_all
+
+_CACHED_SEGMENTS = 8192
+_PROBE = "\u2063probe\u2063"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of rendered text and the half-open range of messages that own it; an empty range is scaffolding."""
+
+    text: str
+    first_message: int
+    end_message: int
+
+    @property
+    def messages(self) -> range:
+        """Indices of the messages that own the text."""
+        return range(self.first_message, self.end_message)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt in segments; the last one may be the generation prompt (scaffolding). `notes` are for the user."""
+
+    segments: tuple[Segment, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole prompt."""
+        return "".join(s.text for s in self.segments)
+
+
+def _raise(message: str) -> str:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+class ChatTemplate:
+    """A model's chat template. Raises TemplateError at once when its source doesn't compile."""
+
+    def __init__(self, source: str, *, bos: str, eos: str) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda f: datetime.datetime.now().strftime(f)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the model's chat template doesn't compile: {error}") from error
+        self._tokens = {"bos_token": bos, "eos_token": eos}
+        self._knows_tool_calls = "tool_calls" in source
+        self._knows_tools = "tools" in source.replace("tool_calls", "")
+        self._segment_texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Return the prompt's text. Raises TemplateError with the template's own words."""
+        try:
+            return self._template.render(
+                messages=[self._as_template_sees(m) for m in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=add_generation_prompt,
+                **self._tokens,
+            )
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the model's chat template refused these messages: {error}") from error
+        except (TypeError, KeyError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+            raise TemplateError(f"the model's chat template failed on these messages: {error!r}") from error
+
+    def segments(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+    ) -> Rendered:
+        """Return the prompt cut at message borders."""
+        text = self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        tools_key = json.dumps(list(tools), sort_keys=True, default=str) if tools else ""
+        out: list[Segment] = []
+        at = first = 0
+        for index, digest in enumerate(chain_all(messages)):
+            key = (digest, tools_key)
+            cached = self._segment_texts.get(key) if first == index else None
+            if cached is None or not text.startswith(cached, at):
+                end = self._border(text, at, messages[: index + 1], tools)
+                if end is None:
+                    continue
+                cached = text[at:end]
+                if first == index:
+                    self._keep(key, cached)
+            out.append(Segment(cached, first, index + 1))
+            at += len(cached)
+            first = index + 1
+        if first < len(messages):
+            out.append(Segment(text[at:], first, len(messages)))
+        elif at < len(text):
+            out.append(Segment(text[at:], len(messages), len(messages)))
+        return Rendered(tuple(out), tuple(self._notes(messages, tools)))
+
+    def _border(
+        self, text: str, at: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> int | None:
+        try:
+            prefix = self.render(messages, tools=tools, add_generation_prompt=False)
+        except TemplateError:
+            prefix = ""
+        if len(prefix) >= at and prefix and text.startswith(prefix):
+            return len(prefix)
+        probe = Message(Role.USER, _PROBE)
+        try:
+            longer = self.render([*messages, probe], tools=tools, add_generation_prompt=False)
+            twice = self.render([*messages, probe, probe], tools=tools, add_generation_prompt=False)
+        except TemplateError:
+            return None
+        turn = twice[len(longer) :]
+        prefix = longer.removesuffix(turn)
+        return len(prefix) if turn and len(prefix) >= at and text.startswith(prefix) else None
+
+    def _keep(self, key: tuple[str, str], text: str) -> None:
+        self._segment_texts[key] = text
+        while len(self._segment_texts) > _CACHED_SEGMENTS:
+            self._segment_texts.popitem(last=False)
+
+    def _as_template_sees(self, message: Message) -> dict[str, Any]:
+        seen: dict[str, Any] = {"role": message.role.value, "content": message.content}
+        if message.thinking is not None:
+            seen["reasoning_content"] = message.thinking
+        if message.name is not None:
+            seen["name"] = message.name
+        if message.tool_call_id is not None:
+            seen["tool_call_id"] = message.tool_call_id
+        if message.tool_calls and self._knows_tool_calls:
+            seen["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c.arguments)}}
+                for c in message.tool_calls
+            ]
+        elif message.tool_calls:
+            calls = [
+                f'<tool_call>\n{{"name": {json.dumps(c.name)}, "arguments": {c.arguments or "{}"}}}\n</tool_call>'
+                for c in message.tool_calls
+            ]
+            seen["content"] = "\n".join(([message.content] if message.content else []) + calls)
+        return seen
+
+    def _notes(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[str]:
+        notes = []
+        if not self._knows_tool_calls and any(m.tool_calls for m in messages):
+            notes.append("the model's template has no tool calls; they stand as <tool_call> text")
+        if tools and not self._knows_tools:
+            notes.append("the model's template has no tools; the tool definitions were left out")
+        return notes
+
+
+def _arguments(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
