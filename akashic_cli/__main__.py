@@ -22,6 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _reader_left()
+    except SystemExit as error:
+        # Click turns a broken pipe into an exit of its own.
+        if isinstance(error.__context__, BrokenPipeError):
+            return _reader_left()
+        raise
     except Exception as error:  # noqa: BLE001 - the border of the process: nothing may end in a traceback
         return report(error)
     return code if isinstance(code, int) else 0

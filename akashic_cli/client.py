@@ -6,6 +6,7 @@ It speaks JSON and NDJSON and turns every failure into an `AkashicError`; what t
 from __future__ import annotations
 
 import json
+import socket as sockets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,7 @@ class Client:
 
     def health(self) -> tuple[bool, str]:
         """Ask `/healthz`. Raises DaemonNotRunning when nobody answers."""
+        self._probe(f"asking {self.socket} for its health")
         with _mapped(f"asking {self.socket} for its health"):
             response = self._http.get("/healthz", timeout=CONNECT_TIMEOUT_S)
         body = _json(response)
@@ -93,7 +95,9 @@ class Client:
     def _request(
         self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
     ) -> Any:
-        with _mapped(f"asking the daemon on {self.socket} for {path}"):
+        doing = f"asking the daemon on {self.socket} for {path}"
+        self._probe(doing)
+        with _mapped(doing):
             response = self._http.request(method, NATIVE + path, params=params, json=body)
         if response.is_error:
             raise _error_of(response, path)
@@ -115,6 +119,7 @@ class Client:
         """
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
         doing = f"asking the daemon on {self.socket} for {path}"
+        self._probe(doing)
         with (
             _mapped(doing),
             self._http.stream(
@@ -125,6 +130,18 @@ class Client:
                 response.read()
                 raise _error_of(response, path)
             yield _objects(response.iter_lines(), doing)
+
+    def _probe(self, doing: str) -> None:
+        """Raise DaemonNotRunning when nobody listens. httpcore leaks the socket of a failed connect; this doesn't."""
+        try:
+            with sockets.socket(sockets.AF_UNIX) as probe:
+                probe.settimeout(CONNECT_TIMEOUT_S)
+                probe.connect(str(self.socket))
+        except TimeoutError as error:
+            raise DaemonUnhealthy(f"{doing}: it doesn't take connections", hint="`akashic daemon restart`") from error
+        except OSError as error:
+            why = error.strerror or error
+            raise DaemonNotRunning(f"{doing}: no daemon listens ({why})", hint="`akashic daemon start`") from error
 
 
 def segment(name: str) -> str:

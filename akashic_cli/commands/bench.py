@@ -25,9 +25,7 @@ def group() -> None:
 
 @app.command()
 def replay(
-    transcripts: Annotated[
-        list[Path], typer.Argument(metavar="TRANSCRIPT...", help="Recorded runs: JSON with messages.")
-    ],
+    transcripts: Annotated[list[Path], typer.Argument(metavar="TRANSCRIPT", help="Recorded runs: JSON with messages.")],
     base_url: Annotated[
         str | None, typer.Option("--base-url", metavar="URL", help="Another server, e.g. http://127.0.0.1:8080/v1.")
     ] = None,

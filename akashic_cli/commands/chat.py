@@ -11,7 +11,7 @@ from akashic_cli.options import FormatOption, HomeOption, JsonOption, NoAutostar
 
 def chat(
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="The question; without it a conversation begins.")
+        str | None, typer.Argument(metavar="PROMPT", help="The question; without it a conversation begins.")
     ] = None,
     session: Annotated[
         str | None, typer.Option("--session", "-s", metavar="SESSION", help="Session to go on with, or to begin.")

@@ -117,7 +117,7 @@ def export(
 
 @app.command("rm")
 def remove(
-    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Names of sessions.")],
+    sessions: Annotated[list[str], typer.Argument(metavar="SESSION", help="Names of sessions.")],
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,

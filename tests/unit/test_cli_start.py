@@ -1,0 +1,148 @@
+"""How the command starts, and how it starts, finds and stops the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from akashic_daemon.paths import find_paths
+
+import akashic_cli
+from akashic_cli import autostart
+from akashic_cli.__main__ import main, report
+
+FAKE = Path(__file__).parents[1] / "cli_daemon.py"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
+    monkeypatch.setattr(autostart, "daemon_command", lambda: [sys.executable, str(FAKE)])
+    # Children are left for the daemon's life; their Popen objects must not warn about it.
+    monkeypatch.setattr(subprocess.Popen, "__del__", lambda self: None)
+    yield tmp_path
+    main(["daemon", "stop"])
+
+
+def test_help_imports_no_engine_client_or_live_view() -> None:
+    heavy = ["llama_cpp", "numpy", "starlette", "uvicorn", "httpx", "rich.live", "pydantic", "prompt_toolkit"]
+    code = (
+        "import sys, json\nfrom akashic_cli.__main__ import main\ncode = main(['--help'])\n"
+        f"print(json.dumps([code, [m for m in {heavy!r} if m in sys.modules]]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+    assert "chat" in done.stdout
+
+
+def test_version_is_data_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    from akashic_daemon import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"akashic {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["chat", "--bogus"], ["session", "fork"], ["stats", "--interval", "x"]]
+)
+def test_a_wrong_command_line_is_exit_code_2_with_a_hint(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert "hint: `akashic" in said.err
+
+
+def test_an_unexpected_exception_is_one_error_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(RuntimeError("boom")) == 1
+    assert capsys.readouterr().err.startswith("error: running akashic: unexpected RuntimeError: boom\nhint: ")
+
+
+def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    from akashic_cli import app as tree
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tree, "app", interrupt)
+    assert main(["stats"]) == 130
+
+
+def test_the_first_command_starts_the_daemon_and_stop_waits_till_its_lock_is_free(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = find_paths()
+    assert main(["session", "list"]) == 0
+    assert autostart.lock_is_held(paths.lock)
+    assert "fake daemon serves" in paths.daemon_log.read_text()
+    assert paths.daemon_log.stat().st_mode & 0o777 == 0o600
+    pid = int(paths.lock.read_text())
+    assert main(["daemon", "start"]) == 0
+    assert f"already runs, pid {pid}" in capsys.readouterr().err
+    assert main(["daemon", "start", "--port", "1"]) == 1
+    assert main(["daemon", "restart"]) == 0
+    assert main(["daemon", "logs", "-n", "1"]) == 0
+    assert capsys.readouterr().out == "fake daemon serves\n"
+    assert main(["daemon", "stop"]) == 0
+    assert not autostart.lock_is_held(paths.lock)
+    assert main(["daemon", "stop"]) == 0
+    assert "no daemon runs" in capsys.readouterr().err
+
+
+def test_a_daemon_that_dies_at_its_start_is_quoted(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = find_paths().daemon_log
+    log.parent.mkdir(parents=True)
+    log.write_text("words of an earlier run\n")
+    dying = [sys.executable, "-c", "import sys; sys.exit('the store is on fire')"]
+    monkeypatch.setattr(autostart, "daemon_command", lambda: dying)
+    assert main(["daemon", "start"]) == 3
+    err = capsys.readouterr().err
+    assert "the store is on fire" in err
+    assert "earlier run" not in err
+
+
+def test_an_invalid_flag_value_of_start_is_found_before_a_process_is_made(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["daemon", "start", "--kv-type", "q3"]) == 2
+    assert "model.kv_type" in capsys.readouterr().err
+    assert not find_paths().daemon_log.exists()
+
+
+def test_a_stale_lock_file_names_no_running_daemon(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = find_paths()
+    paths.runtime_dir.mkdir(parents=True)
+    paths.lock.write_text(f"{os.getpid()}\n")
+    assert main(["daemon", "stop"]) == 0
+    assert "no daemon runs" in capsys.readouterr().err
+
+
+def test_home_on_the_command_line_is_the_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.environ.get("AKASHIC_HOME")
+    try:
+        assert main(["config", "path", "--home", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"{tmp_path / 'config.toml'}\n"
+        assert main(["--home", str(tmp_path / "x"), "config", "path"]) == 0
+        assert capsys.readouterr().out == f"{tmp_path / 'x' / 'config.toml'}\n"
+    finally:
+        os.environ.pop("AKASHIC_HOME", None)
+        if before is not None:
+            os.environ["AKASHIC_HOME"] = before
+
+
+def test_every_command_module_has_a_docstring_for_its_users() -> None:
+    from akashic_cli.docs import commands, options
+
+    assert akashic_cli.__doc__
+    for name, command in commands():
+        assert (command.help or "").strip(), name
+        assert all(text for _, text in options(command)), name
