@@ -11,7 +11,8 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 from akashic_daemon import __version__
@@ -154,7 +155,7 @@ class Service:
 
     # -- text --------------------------------------------------------------------------------------------------
 
-    async def generate(self, request: GenerationInput) -> AsyncIterator[GenerationEvent]:
+    async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
         _refuse_unbuilt(request)
         engine = await self._host.acquire(await self._model(request.model))
@@ -165,14 +166,15 @@ class Service:
                     session = await self.sessions.book.find_or_name(request.messages)
                 await self.sessions.book.load_sampled(request.messages)
             prompt = await asyncio.to_thread(self._lay_out, engine, request)
-            async for event in self._run(engine, request, prompt, session, window_moved=False):
-                yield event
+            async with aclosing(self._run(engine, request, prompt, session, window_moved=False)) as events:
+                async for event in events:
+                    yield event
         finally:
             await self._host.release()
 
     async def _run(
         self, engine: Engine, request: GenerationInput, prompt: Prompt, session: str | None, *, window_moved: bool
-    ) -> AsyncIterator[GenerationEvent]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         job, events = self._make_request(engine, request, prompt, session, window_moved=window_moved)
         self._loop.submit(job)
         finished: Finished | None = None
@@ -288,7 +290,7 @@ class Service:
         finally:
             await self._host.release()
 
-    async def turn(self, session: str, request: native.TurnRequest) -> AsyncIterator[native.TurnEvent]:
+    async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Run one user turn in a stored session; the session keeps the question and what was generated."""
         if request.policy not in (None, "none") or request.edit_reuse == "drop":
             raise BadRequest("policies and edit_reuse=drop are not built yet", hint="leave them out")
@@ -300,7 +302,23 @@ class Service:
             messages=tuple(messages), sampling=_turn_sampling(request, chat.temperature), max_tokens=max_tokens,
             stop=tuple(request.stop), model=request.model, session=session,
         )  # fmt: skip
-        engine = await self._host.acquire(await self._model(request.model))
+        started = False
+        try:
+            async with aclosing(self._run_turn(generation, window_start)) as events:
+                async for event in events:
+                    started = True
+                    yield _as_turn_event(event, session)
+        except AkashicError:
+            if not started:
+                await self.sessions.take_back(session, messages[:-1])
+            raise
+
+    async def _run_turn(self, generation: GenerationInput, window_start: int) -> AsyncGenerator[GenerationEvent, None]:
+        messages, session, max_tokens = generation.messages, generation.session, generation.max_tokens
+        assert messages is not None
+        assert session is not None
+        assert max_tokens is not None
+        engine = await self._host.acquire(await self._model(generation.model))
         try:
             await self.sessions.book.load_sampled(messages)
             limit = max(engine.model.window_tokens - max_tokens, engine.model.window_tokens // 2)
@@ -311,8 +329,9 @@ class Service:
             moved = prompt.first_message > window_start and prompt.left_out_messages > 0
             if moved:
                 await self.sessions.set_window_start(session, prompt.first_message)
-            async for event in self._run(engine, generation, prompt, session, window_moved=moved):
-                yield _as_turn_event(event, session)
+            async with aclosing(self._run(engine, generation, prompt, session, window_moved=moved)) as events:
+                async for event in events:
+                    yield event
         finally:
             await self._host.release()
 
@@ -344,7 +363,7 @@ class Service:
         *,
         format: str | None,  # noqa: A002 - the word users know
         name: str | None,
-    ) -> AsyncIterator[native.ImportEvent]:
+    ) -> AsyncGenerator[native.ImportEvent, None]:
         """Read a spooled transcript into sessions, with progress; the caller removes the file."""
         return self.sessions.import_transcript(path, format_name=format, name=name)
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from akashic_daemon.errors import AkashicError
@@ -46,6 +46,10 @@ class SessionService:
 
         return await self._thread.run(work)
 
+    async def take_back(self, session: str, messages: list[Message]) -> None:
+        """Undo `begin_turn` for a turn that never began: the session holds `messages` again."""
+        await self._thread.run(lambda: self._store.set_history(session, messages))
+
     async def set_window_start(self, session: str, message: int) -> None:
         """Remember where the prompt begins, so that the next turn's prefix is the same."""
         await self._thread.run(lambda: self._store.set_window_start(session, message))
@@ -78,7 +82,7 @@ class SessionService:
 
     async def import_transcript(
         self, path: Path, *, format_name: str | None, name: str | None
-    ) -> AsyncIterator[native.ImportEvent]:
+    ) -> AsyncGenerator[native.ImportEvent, None]:
         """Read a spooled transcript into sessions, telling how far it is; the last event is `done` or `error`."""
         running = asyncio.get_running_loop()
         events: asyncio.Queue[native.ImportEvent] = asyncio.Queue()

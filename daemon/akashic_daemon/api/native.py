@@ -166,7 +166,7 @@ async def turn(request: Request) -> Response:
             async for event in events:
                 yield dump(event.model_dump(exclude_defaults=True)) + b"\n"
         finally:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
 
     return _ndjson(lines(), native.TurnEvent)
 

@@ -157,7 +157,7 @@ async def _collect(service: Service, generation: GenerationInput) -> tuple[Start
                 assert started is not None
                 return started, event
     finally:
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
     raise BadRequest("the request ended without an answer")
 
 
@@ -198,4 +198,4 @@ async def _chunks(
                     yield head + b',"choices":[],"usage":' + usage + b',"akashic":' + block + b"}\n\n"
                 yield b"data: [DONE]\n\n"
     finally:
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()

@@ -1,0 +1,70 @@
+"""The house rules that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "akashic_cli": ROOT / "akashic_cli",
+    "akashic_daemon": ROOT / "daemon" / "akashic_daemon",
+    "akashic_kernels": ROOT / "kernels" / "akashic_kernels",
+}
+MODULES = sorted(p for root in PACKAGES.values() for p in root.rglob("*.py"))
+_FORBIDDEN = re.compile("|".join(["/" + "work/", "/" + "root/", "far" + "m-", "bash_" + "jobs"]))
+_LONGEST_FILE_LINES = 500
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_module_says_what_it_is_for_and_fits_a_head(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text)), "a module without a docstring"
+    assert text.count("\n") <= _LONGEST_FILE_LINES
+
+
+def test_the_map_in_architecture_names_each_part_and_nothing_else() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text.split("## Map", 1)[1].split("\n## ", 1)[0]
+    named = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+    parts = set()
+    for name, root in PACKAGES.items():
+        for child in root.iterdir():
+            if child.name.startswith("__") or child.name == "py.typed":
+                continue
+            parts.add(f"{name}/{child.name}" + ("/" if child.is_dir() else ""))
+    assert named == {p for p in parts if p.endswith(("/", ".py"))}
+
+
+def test_every_test_that_architecture_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert named
+    assert [n for n in named if not (ROOT / n).is_file()] == []
+
+
+def test_no_tracked_file_names_the_place_it_was_built_in() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        path = ROOT / name
+        if path.is_file() and path.suffix not in {".png", ".gguf"}:
+            found += [name for line in path.read_text(errors="replace").splitlines() if _FORBIDDEN.search(line)]
+    assert found == []
+
+
+def test_the_command_line_imports_no_engine_to_show_its_help() -> None:
+    code = (
+        "import sys; from akashic_cli.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('llama_cpp', 'numpy', 'torch', 'starlette', 'uvicorn', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
