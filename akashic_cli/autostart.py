@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
-from akashic_daemon.paths import Paths, ensure_private_dir
-
 from akashic_cli.client import Client
 from akashic_cli.render.output import err
+from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
+from akashic_daemon.paths import Paths, ensure_private_dir
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from pydantic import ValidationError
+
 from akashic_daemon.errors import AkashicError, Conflict, DaemonNotRunning, DaemonUnhealthy, Forbidden, from_wire
 from akashic_daemon.paths import Paths, find_paths
 from akashic_daemon.protocol import PROTOCOL_VERSION
 from akashic_daemon.protocol.native import Status
-from pydantic import ValidationError
 
 NATIVE = "/akashic/v1"
 CONNECT_TIMEOUT_S = 5.0

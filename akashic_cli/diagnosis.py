@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from akashic_cli.client import Client
 from akashic_daemon.config import load
 from akashic_daemon.errors import AkashicError, DaemonNotRunning
 from akashic_daemon.paths import Paths, find_paths
-
-from akashic_cli.client import Client
 
 MIN_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 << 30

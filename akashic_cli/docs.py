@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from akashic_daemon import __version__
-from akashic_daemon.config import Config
-from akashic_daemon.errors import UsageError
 from typer.main import get_command
 
 from akashic_cli.app import app
+from akashic_daemon import __version__
+from akashic_daemon.config import Config
+from akashic_daemon.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
 MAN_PAGE = Path("man/akashic.1")

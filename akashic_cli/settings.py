@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from akashic_daemon.config import load
-from akashic_daemon.errors import ConfigError
-from akashic_daemon.paths import ensure_private_dir
 from tomlkit.exceptions import TOMLKitError
 
 from akashic_cli.render.files import write_atomically
+from akashic_daemon.config import load
+from akashic_daemon.errors import ConfigError
+from akashic_daemon.paths import ensure_private_dir
 
 
 def change_setting(file: Path, name: str, text: str) -> Any:

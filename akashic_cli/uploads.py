@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from akashic_daemon.errors import AkashicError, UsageError
-from akashic_daemon.protocol.native import ImportedSession, ImportEvent
-
 from akashic_cli.client import Client
 from akashic_cli.render.output import err, say
+from akashic_daemon.errors import AkashicError, UsageError
+from akashic_daemon.protocol.native import ImportedSession, ImportEvent
 
 CHUNK_BYTES = 1 << 18
 

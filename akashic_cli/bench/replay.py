@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from akashic_daemon.errors import AkashicError
-
 from akashic_cli.bench.request import Measured, Target, measure
 from akashic_cli.bench.transcripts import Edit, JsonObject, Run
 from akashic_cli.bench.unique import UniqueTokens
+from akashic_daemon.errors import AkashicError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from akashic_daemon.errors import AkashicError, DaemonNotRunning, UsageError, from_wire
 
 from akashic_cli.bench.transcripts import JsonObject
+from akashic_daemon.errors import AkashicError, DaemonNotRunning, UsageError, from_wire
 
 REQUEST_TIMEOUT_S = 600.0
 

@@ -6,9 +6,6 @@ import os
 import re
 import sys
 
-from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
-from akashic_daemon.paths import ensure_private_dir, find_paths
-from akashic_daemon.protocol.native import TurnRequest
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -18,6 +15,9 @@ from akashic_cli.chat.oneshot import answer_view
 from akashic_cli.chat.turn import Answer, new_session_name, run_turn, say_cost
 from akashic_cli.client import Client
 from akashic_cli.render.output import say
+from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
+from akashic_daemon.paths import ensure_private_dir, find_paths
+from akashic_daemon.protocol.native import TurnRequest
 
 HELP = """\
 Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves.

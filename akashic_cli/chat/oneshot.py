@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from akashic_daemon.protocol.native import TurnRequest
-
 from akashic_cli.chat.turn import Answer, new_session_name, run_turn, say_cost
 from akashic_cli.client import Client
 from akashic_cli.render.output import print_json, say
 from akashic_cli.uploads import Source, main_session, say_problems, upload
+from akashic_daemon.protocol.native import TurnRequest
 
 
 def ask(

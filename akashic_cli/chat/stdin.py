@@ -7,10 +7,9 @@ import stat
 import sys
 from dataclasses import dataclass
 
-from akashic_daemon.errors import UsageError
-
 from akashic_cli.render.output import say
 from akashic_cli.uploads import CHUNK_BYTES, Source
+from akashic_daemon.errors import UsageError
 
 MAX_PROMPT_BYTES = 16 << 20
 """Plain text without a question is itself the question; more than this is a mistake."""

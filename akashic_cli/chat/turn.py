@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from akashic_daemon.errors import AkashicError
-from akashic_daemon.protocol.native import Reuse, Timing, TurnEvent, TurnRequest
-
 from akashic_cli.client import Client, segment
 from akashic_cli.render.output import err, say
 from akashic_cli.render.units import count, duration, rate
+from akashic_daemon.errors import AkashicError
+from akashic_daemon.protocol.native import Reuse, Timing, TurnEvent, TurnRequest
 
 
 @dataclass(slots=True)

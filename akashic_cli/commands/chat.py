@@ -35,11 +35,10 @@ def chat(
     What is piped in on stdin, a transcript in any known format or plain text, becomes the history before PROMPT.
     Plain text without PROMPT is the question itself.
     """
-    from akashic_daemon.errors import UsageError
-    from akashic_daemon.protocol.native import TurnRequest
-
     from akashic_cli.chat.stdin import find_input
     from akashic_cli.client import connect, require_healthy
+    from akashic_daemon.errors import UsageError
+    from akashic_daemon.protocol.native import TurnRequest
 
     given = find_input(prompt, is_transcript=transcript_format is not None)
     if given.prompt is None and as_json:

@@ -18,11 +18,10 @@ def show(
     home: HomeOption = None,
 ) -> None:
     """Print every setting with the value that is in force, as TOML."""
-    from akashic_daemon.config import load
-    from akashic_daemon.paths import find_paths
-
     from akashic_cli.render.output import print_json
     from akashic_cli.settings import toml_value
+    from akashic_daemon.config import load
+    from akashic_daemon.paths import find_paths
 
     settings = load(find_paths().config_file)
     values = settings.config.model_dump()
@@ -52,11 +51,10 @@ def set_value(
     home: HomeOption = None,
 ) -> None:
     """Change one setting in the file; comments and everything else stay as they are."""
-    from akashic_daemon.config import load
-    from akashic_daemon.paths import find_paths
-
     from akashic_cli.render.output import say
     from akashic_cli.settings import change_setting, toml_value
+    from akashic_daemon.config import load
+    from akashic_daemon.paths import find_paths
 
     file = find_paths().config_file
     written = change_setting(file, key, value)

@@ -24,10 +24,9 @@ from akashic_cli.options import (
 )
 
 if TYPE_CHECKING:
+    from akashic_cli.client import Client
     from akashic_daemon.paths import Paths
     from akashic_daemon.protocol.native import Status
-
-    from akashic_cli.client import Client
 
 app = typer.Typer(no_args_is_help=True, help="Start, stop and watch the background daemon.")
 
@@ -48,11 +47,10 @@ def start(
     home: HomeOption = None,
 ) -> None:
     """Start the daemon and wait until it is healthy; flags override settings for this run of it."""
-    from akashic_daemon.errors import DaemonNotRunning, DaemonRunning
-    from akashic_daemon.paths import find_paths
-
     from akashic_cli.client import Client
     from akashic_cli.render.output import say
+    from akashic_daemon.errors import DaemonNotRunning, DaemonRunning
+    from akashic_daemon.paths import find_paths
 
     flags = serve_flags(
         host,
@@ -85,11 +83,10 @@ def start(
 @app.command()
 def stop(home: HomeOption = None) -> None:
     """Stop the daemon and wait until its state is flushed; having none to stop is no error."""
-    from akashic_daemon.paths import find_paths
-
     from akashic_cli.autostart import stop_daemon
     from akashic_cli.client import Client
     from akashic_cli.render.output import say
+    from akashic_daemon.paths import find_paths
 
     paths = find_paths()
     with Client(paths.socket) as client:
@@ -100,11 +97,10 @@ def stop(home: HomeOption = None) -> None:
 @app.command()
 def restart(home: HomeOption = None) -> None:
     """Stop the daemon if there is one, and start it with the settings as they are now."""
-    from akashic_daemon.paths import find_paths
-
     from akashic_cli.autostart import stop_daemon
     from akashic_cli.client import Client
     from akashic_cli.render.output import say
+    from akashic_daemon.paths import find_paths
 
     paths = find_paths()
     with Client(paths.socket) as client:
@@ -116,10 +112,9 @@ def restart(home: HomeOption = None) -> None:
 @app.command()
 def status(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Say who runs, with what, and how full it is. Exit code 3: not running; 4: unhealthy."""
-    from akashic_daemon.errors import DaemonUnhealthy
-
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_fields, print_json
+    from akashic_daemon.errors import DaemonUnhealthy
 
     client, found = connect(autostart=False)
     client.close()
@@ -138,10 +133,9 @@ def logs(
     home: HomeOption = None,
 ) -> None:
     """Print the end of the daemon's log."""
+    from akashic_cli.autostart import log_tail
     from akashic_daemon.errors import NotFound
     from akashic_daemon.paths import find_paths
-
-    from akashic_cli.autostart import log_tail
 
     log = find_paths().daemon_log
     if not log.exists():
@@ -162,9 +156,8 @@ def logs(
 
 def _start(client: Client, paths: Paths, flags: dict[str, object]) -> Status:
     """Start with `flags` as environment, after checking here that they and the settings are valid."""
-    from akashic_daemon.config import load
-
     from akashic_cli.autostart import start_daemon
+    from akashic_daemon.config import load
 
     load(paths.config_file, flags=flags)
     env = {"AKASHIC_" + name.replace(".", "_").upper(): str(value) for name, value in flags.items()}

@@ -16,11 +16,10 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a mod
 @app.command("list")
 def list_models(as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None) -> None:
     """List the registered models."""
-    from akashic_daemon.protocol.native import ModelList
-
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, print_table
     from akashic_cli.render.units import size
+    from akashic_daemon.protocol.native import ModelList
 
     client, _ = connect(autostart=not no_autostart)
     with client:
@@ -46,10 +45,9 @@ def add(
     home: HomeOption = None,
 ) -> None:
     """Register a GGUF file."""
-    from akashic_daemon.protocol.native import AddModelRequest, ModelSummary
-
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, say
+    from akashic_daemon.protocol.native import AddModelRequest, ModelSummary
 
     request = AddModelRequest(path=str(path.expanduser().absolute()), name=name, default=default)
     client, _ = connect(autostart=not no_autostart)
@@ -67,11 +65,10 @@ def show(
     name: NameArgument, as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
 ) -> None:
     """Show one model: its size, its window, and what its engine can and can't do."""
-    from akashic_daemon.protocol.native import ModelDetail
-
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_fields, print_json
     from akashic_cli.render.units import count, size
+    from akashic_daemon.protocol.native import ModelDetail
 
     client, _ = connect(autostart=not no_autostart)
     with client:
@@ -104,10 +101,9 @@ def remove(
     name: NameArgument, as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
 ) -> None:
     """Forget a registration; the file stays."""
-    from akashic_daemon.protocol.native import RemovedModel
-
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_json, say
+    from akashic_daemon.protocol.native import RemovedModel
 
     client, _ = connect(autostart=not no_autostart)
     with client:

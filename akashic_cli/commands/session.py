@@ -18,11 +18,10 @@ def list_sessions(
     as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
 ) -> None:
     """List all sessions, newest first."""
-    from akashic_daemon.protocol.native import SessionList
-
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, print_table
     from akashic_cli.render.units import ago, count
+    from akashic_daemon.protocol.native import SessionList
 
     client, _ = connect(autostart=not no_autostart)
     with client:
@@ -45,11 +44,10 @@ def show(
     home: HomeOption = None,
 ) -> None:
     """Print the messages of a session."""
-    from akashic_daemon.protocol.native import SessionDetail
-
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_json, printable
     from akashic_cli.render.units import count
+    from akashic_daemon.protocol.native import SessionDetail
 
     client, _ = connect(autostart=not no_autostart)
     with client:
@@ -75,10 +73,9 @@ def fork(
     home: HomeOption = None,
 ) -> None:
     """Branch a session off; what both have in common is stored and computed once."""
-    from akashic_daemon.protocol.native import ForkRequest, SessionSummary
-
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_json
+    from akashic_daemon.protocol.native import ForkRequest, SessionSummary
 
     client, _ = connect(autostart=not no_autostart)
     request = ForkRequest(name=name, at_message=at)
@@ -123,10 +120,9 @@ def remove(
     home: HomeOption = None,
 ) -> None:
     """Delete sessions, and every message that no other session holds."""
-    from akashic_daemon.protocol.native import RemovedSession
-
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_json_line, say
+    from akashic_daemon.protocol.native import RemovedSession
 
     client, _ = connect(autostart=not no_autostart)
     with client:

@@ -19,11 +19,10 @@ def stats(
     """Show counters and running requests: live on a terminal, one snapshot elsewhere; --json streams NDJSON."""
     import sys
 
-    from akashic_daemon.protocol.native import Stats
-
     from akashic_cli.client import connect
     from akashic_cli.render import dashboard
     from akashic_cli.render.output import print_fields, print_json, print_json_line
+    from akashic_daemon.protocol.native import Stats
 
     client, _ = connect(autostart=not no_autostart)
     with client:

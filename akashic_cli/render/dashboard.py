@@ -9,8 +9,9 @@ from akashic_cli.render.output import out, printable
 from akashic_cli.render.units import count, duration, rate, size
 
 if TYPE_CHECKING:
-    from akashic_daemon.protocol.native import Stats
     from rich.console import Group
+
+    from akashic_daemon.protocol.native import Stats
 
 
 def fields(stats: Stats) -> list[tuple[str, str]]:

@@ -21,13 +21,11 @@ from akashic_daemon.config import Settings
 from akashic_daemon.engine.base import Engine, SamplingParams
 from akashic_daemon.engine.host import (
     EngineFactory,
-    KnownModel,
     ModelHost,
-    embedded_model,
-    find_model,
     llama_cpp_factory,
 )
-from akashic_daemon.errors import AkashicError, BadRequest, Conflict, PromptTooLong
+from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
+from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.schedule.counters import Counters
@@ -71,14 +69,15 @@ class Service:
         ensure_private_dir(self.paths.store_dir)
         self._database = await self._thread.run(lambda: open_database(self.paths.database))
         store = SessionStore(self._database, SystemClock())
-        self._registry = ModelRegistry(self._database)
+        registry = ModelRegistry(self._database)
+        self.models = ModelService(self.settings, registry, self._thread, self._host)
         self.sessions = SessionService(store, self._thread)
         self._loop.start()
         self._loading = asyncio.create_task(self._load_default())
 
     async def _load_default(self) -> None:
         try:
-            await self._host.acquire(await self._model(None))
+            await self._host.acquire(await self.models.resolve(None))
             await self._host.release()
         except AkashicError as error:
             logger.error("the default model can't be loaded: %s", error)
@@ -158,7 +157,7 @@ class Service:
     async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
         _refuse_unbuilt(request)
-        engine = await self._host.acquire(await self._model(request.model))
+        engine = await self._host.acquire(await self.models.resolve(request.model))
         try:
             session = request.session
             if request.messages is not None:
@@ -212,7 +211,8 @@ class Service:
     async def _record(
         self, engine: Engine, request: GenerationInput, job: Request, session: str | None, finished: Finished
     ) -> None:
-        self.sessions.book.remember_tokens(session, job.prompt[: job.prompt_tokens] + array("i", job.generated))
+        tokens = job.prompt[: job.prompt_tokens] + array("i", job.generated)
+        self.sessions.book.remember_tokens(session, tokens[: job.computed + 1])
         if session is None or request.messages is None:
             return
         answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
@@ -284,7 +284,7 @@ class Service:
 
     async def count_tokens(self, request: GenerationInput) -> int:
         """Return the exact number of prompt tokens of a request."""
-        engine = await self._host.acquire(await self._model(request.model))
+        engine = await self._host.acquire(await self.models.resolve(request.model))
         try:
             return len((await asyncio.to_thread(self._lay_out, engine, request)).tokens)
         finally:
@@ -318,7 +318,7 @@ class Service:
         assert messages is not None
         assert session is not None
         assert max_tokens is not None
-        engine = await self._host.acquire(await self._model(generation.model))
+        engine = await self._host.acquire(await self.models.resolve(generation.model))
         try:
             await self.sessions.book.load_sampled(messages)
             limit = max(engine.model.window_tokens - max_tokens, engine.model.window_tokens // 2)
@@ -367,96 +367,21 @@ class Service:
         """Read a spooled transcript into sessions, with progress; the caller removes the file."""
         return self.sessions.import_transcript(path, format_name=format, name=name)
 
-    async def _known_models(self) -> dict[str, KnownModel]:
-        rows = await self._thread.run(self._registry.all)
-        known = {r.name: KnownModel(r.name, Path(r.path), r.size_bytes) for r in rows}
-        own = embedded_model()
-        return known if own is None else {own.name: own, **known}
-
-    async def _default_name(self) -> str:
-        rows = await self._thread.run(self._registry.all)
-        chosen = next((r.name for r in rows if r.is_default), None)
-        explicit = self.settings.origin.get("model.default") != "default"
-        return chosen if chosen and not explicit else self._config.model.default
-
-    async def _model(self, name: str | None) -> KnownModel:
-        name = await self._default_name() if name in (None, "", "default") else name
-        assert name is not None
-        return find_model(await self._known_models(), name)
-
     async def list_models(self) -> native.ModelList:
         """Return the registered models."""
-        default = await self._default_name()
-        known = await self._known_models()
-        return native.ModelList(models=[self._summary(m, default) for m in known.values()])
-
-    def _summary(self, model: KnownModel, default: str) -> native.ModelSummary:
-        return native.ModelSummary(
-            name=model.name,
-            path=str(model.path),
-            size_bytes=model.size_bytes,
-            default=model.name == default,
-            loaded=model.name == self._host.loaded,
-            embedded=model.embedded,
-            problem=None if model.path.is_file() else "the file is gone",
-        )
+        return await self.models.list()
 
     async def get_model(self, name: str) -> native.ModelDetail:
         """Return one model with its capabilities; loads it, for only the engine knows them."""
-        model = await self._model(name)
-        engine = await self._host.acquire(model)
-        await self._host.release()
-        info, able = engine.model, engine.capabilities
-        facts = (
-            "drop",
-            "repos",
-            "tail_gap",
-            "range_export",
-            "segment_batch",
-            "sparse_attention",
-            "max_sequences",
-            "kv_cells",
-            "kv_types",
-        )
-        return native.ModelDetail(
-            summary=self._summary(model, await self._default_name()),
-            description=info.description,
-            architecture=info.architecture,
-            parameters_count=info.parameters_count,
-            vocabulary_size=info.vocabulary_size,
-            trained_window_tokens=info.trained_window_tokens,
-            window_tokens=info.window_tokens,
-            kv_bytes_per_token=info.kv_bytes_per_token,
-            fingerprint=info.fingerprint,
-            capabilities={key: getattr(able, key) for key in facts},
-            why_not=able.why_not,
-            has_chat_template=info.chat_template is not None,
-            metadata=info.metadata,
-        )
+        return await self.models.get(name)
 
     async def add_model(self, request: native.AddModelRequest) -> native.ModelSummary:
         """Register a GGUF. Raises ModelError when the file is missing or no GGUF."""
-        from akashic_daemon.engine.llama_cpp.model_file import check_gguf
-
-        path = Path(request.path)
-        if not path.is_absolute():
-            raise BadRequest(f"the model's path {request.path!r} is not absolute", hint="send the whole path")
-        size_bytes = await asyncio.to_thread(check_gguf, path)
-        name = request.name or path.stem
-        own = embedded_model()
-        if own is not None and name == own.name:
-            raise Conflict(f"{name!r} is the embedded model's name", hint="choose another with --name")
-        mtime_ns = path.stat().st_mtime_ns
-        await self._thread.run(lambda: self._registry.add(name, str(path), size_bytes, mtime_ns, request.default))
-        return self._summary((await self._known_models())[name], await self._default_name())
+        return await self.models.add(request)
 
     async def remove_model(self, name: str) -> native.RemovedModel:
         """Forget a registration; the file stays."""
-        model = find_model(await self._known_models(), name)
-        if model.embedded:
-            raise Conflict(f"{name!r} ships with akashic and can't be removed", hint="choose another default instead")
-        await self._thread.run(lambda: self._registry.remove(name))
-        return native.RemovedModel(name=name, path=str(model.path))
+        return await self.models.remove(name)
 
 
 def _refuse_unbuilt(request: GenerationInput) -> None:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from akashic_daemon.transcript import FORMATS, Problem, detect_format, read_transcript
 
 FOLDER = Path(__file__).parent / "transcript"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from array import array
 
 import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from akashic_daemon.cache.index import RadixIndex, common_length
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import EngineError
 from akashic_daemon.types import SequenceId
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 Tokens = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 

@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from akashic_cli.__main__ import main
 from akashic_daemon.errors import PromptTooLong
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
 from cli_daemon import ANSWER, FakeDaemon
-
-from akashic_cli.__main__ import main
 
 TEXT = "".join(ANSWER)
 

@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from akashic_daemon.config import setting_names
-from akashic_daemon.errors import TranscriptError, UsageError
-from akashic_daemon.paths import find_paths
-from cli_daemon import FakeDaemon
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +21,10 @@ from akashic_cli.bench.unique import UniqueTokens
 from akashic_cli.diagnosis import Level, check_socket_folder, diagnose
 from akashic_cli.render.markdown import split_blocks
 from akashic_cli.render.units import ago, duration, size
+from akashic_daemon.config import setting_names
+from akashic_daemon.errors import TranscriptError, UsageError
+from akashic_daemon.paths import find_paths
+from cli_daemon import FakeDaemon
 
 RUN: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from akashic_daemon.paths import find_paths
 
 import akashic_cli
 from akashic_cli import autostart
 from akashic_cli.__main__ import main, report
+from akashic_daemon.paths import find_paths
 
 FAKE = Path(__file__).parents[1] / "cli_daemon.py"
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from akashic_daemon.errors import TranscriptError
 from akashic_daemon.transcript import FORMATS, Imported, Problem, detect_format, read_transcript, source
 from akashic_daemon.transcript.item import Record
-from hypothesis import given
-from hypothesis import strategies as st
 
 USER = {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "hi"}}
 LINE = json.dumps(USER).encode()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from akashic_daemon.transcript import Imported, Problem, detect_format, read_transcript
 

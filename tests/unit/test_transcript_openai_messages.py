@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from akashic_daemon.transcript.openai_messages import messages_from_openai

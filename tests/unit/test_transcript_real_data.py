@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.transcript import Imported, detect_format, read_transcript
 

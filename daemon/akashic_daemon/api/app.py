@@ -9,10 +9,15 @@ from starlette.types import ASGIApp
 
 from akashic_daemon.api import native, openai
 from akashic_daemon.api.border import Border, error_response
-from akashic_daemon.errors import BadRequest, NotFound
+from akashic_daemon.errors import AkashicError, BadRequest, NotFound
 from akashic_daemon.service import Service
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+async def _our_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AkashicError)
+    return error_response(request.url.path, error)
 
 
 async def _no_route(request: Request, _error: Exception) -> Response:
@@ -27,7 +32,8 @@ async def _wrong_method(request: Request, _error: Exception) -> Response:
 def create_app(service: Service, *, token: str | None, hosts: frozenset[str] = LOOPBACK_HOSTS) -> ASGIApp:
     """Return the application. `token` guards TCP; None serves it openly."""
     app = Starlette(
-        routes=[*native.routes(), *openai.routes()], exception_handlers={404: _no_route, 405: _wrong_method}
+        routes=[*native.routes(), *openai.routes()],
+        exception_handlers={404: _no_route, 405: _wrong_method, AkashicError: _our_error},
     )
     app.state.service = service
     return Border(app, token=token, hosts=hosts)

@@ -22,7 +22,8 @@ def explain_miss(
 ) -> Miss | None:
     """Say why reuse ended at `reused`; None when the prompt only grew.
 
-    earlier: the session's last prompt and answer, None for a new session. message_at: the message that owns each token.
+    earlier: the session's last prompt and answer as far as they were computed, and the one token sampled after that;
+    None for a new session. message_at: the message that owns each token.
     """
     if earlier is None:
         cause = "new_session" if reused else "cold"
@@ -30,8 +31,9 @@ def explain_miss(
     same = common_length(prompt, earlier)
     if same >= len(prompt) - 1 and reused >= same - 1:
         return None
-    if reused < min(same, len(prompt) - 1):
-        return Miss(cause="evicted", at_token=reused, at_message=_owner(message_at, reused), could_reuse=same)
+    held = min(same, len(prompt) - 1, len(earlier) - 1)
+    if reused < held:
+        return Miss(cause="evicted", at_token=reused, at_message=_owner(message_at, reused), could_reuse=held)
     if same >= len(earlier):
         return None
     expected, got = to_text(earlier[same : same + _QUOTED_TOKENS]), to_text(prompt[same : same + _QUOTED_TOKENS])

@@ -96,7 +96,7 @@ class ChatTemplate:
             )
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template refused these messages: {error}") from error
-        except (TypeError, KeyError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        except (TypeError, LookupError, ValueError, AttributeError, RecursionError, ArithmeticError) as error:
             raise TemplateError(f"the model's chat template failed on these messages: {error!r}") from error
 
     def segments(

@@ -1,0 +1,136 @@
+"""Prompts: tokens with owners, sampled ids kept, and what leaves when the window is too small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.trajectory.prompt import Prompt, PromptBuilder
+from akashic_daemon.trajectory.template import ChatTemplate
+from akashic_daemon.types import ChainDigest
+
+ENGINE = FakeEngine()
+SYSTEM = Message(Role.SYSTEM, "be brief")
+
+
+def tokenize(text: str) -> list[int]:
+    return ENGINE.tokenize(text, special=True)
+
+
+def builder(bos: Sequence[int] = ()) -> PromptBuilder:
+    source = ENGINE.model.chat_template
+    assert source is not None
+    return PromptBuilder(ChatTemplate(source, bos="", eos=""), tokenize, bos=bos)
+
+
+def history(turns: int, size: int = 40) -> list[Message]:
+    out = [SYSTEM]
+    for turn in range(turns):
+        out.append(Message(Role.USER, f"q{turn:03}".ljust(size, ".")))
+        out.append(Message(Role.ASSISTANT, f"a{turn:03}".ljust(size, ".")))
+    return [*out, Message(Role.USER, "newest")]
+
+
+def text_of(prompt: Prompt) -> str:
+    return b"".join(ENGINE.token_bytes(t) for t in prompt.tokens).decode()
+
+
+def test_every_token_has_the_message_that_owns_it() -> None:
+    messages = history(2)
+    prompt = builder().build(messages)
+    assert len(prompt.message_at) == len(prompt.tokens)
+    for index, message in enumerate(messages):
+        owned = [t for t, o in zip(prompt.tokens, prompt.message_at, strict=True) if o == index]
+        assert message.content.encode() in b"".join(map(ENGINE.token_bytes, owned))
+    assert prompt.message_at[-1] == len(messages)
+
+
+def test_a_longer_history_begins_with_the_tokens_of_the_shorter_one() -> None:
+    messages = history(3)
+    made = builder()
+    shorter = made.build(messages[:4], add_generation_prompt=False)
+    assert made.build(messages).tokens[: len(shorter.tokens)] == shorter.tokens
+
+
+def test_bos_stands_first_and_once() -> None:
+    made = builder(bos=[255])
+    assert list(made.build([SYSTEM]).tokens).count(255) == 1
+    assert made.build([SYSTEM]).tokens[0] == 255
+    again = builder(bos=[257]).build([SYSTEM]).tokens
+    assert list(again[:2]) != [257, 257]
+
+
+def test_a_history_that_fits_is_left_whole() -> None:
+    messages = history(3)
+    prompt = builder().fit(messages, limit_tokens=2000, first_message=0)
+    assert prompt.tokens == builder().build(messages).tokens
+    assert (prompt.left_out_messages, prompt.left_out_tokens) == (0, 0)
+
+
+def test_a_small_window_keeps_the_system_message_and_the_newest() -> None:
+    messages = history(30)
+    prompt = builder().fit(messages, limit_tokens=600, first_message=0)
+    text = text_of(prompt)
+    assert len(prompt.tokens) <= 600
+    assert "be brief" in text
+    assert "newest" in text
+    assert "q000" not in text
+    assert "a029" in text
+    assert prompt.left_out_messages == prompt.first_message - 1
+    assert prompt.left_out_tokens > 0
+
+
+def test_owners_count_in_the_whole_history_after_a_cut() -> None:
+    messages = history(30)
+    prompt = builder().fit(messages, limit_tokens=600, first_message=0)
+    owners = sorted(set(prompt.message_at))
+    assert owners == [0, *range(prompt.first_message, len(messages) + 1)]
+
+
+def test_the_window_moves_far_enough_that_the_next_turns_keep_their_prefix() -> None:
+    messages = history(30)
+    made = builder()
+    first = made.fit(messages, limit_tokens=800, first_message=0)
+    longer = [*messages, Message(Role.ASSISTANT, "ok"), Message(Role.USER, "go on")]
+    second = made.fit(longer, limit_tokens=800, first_message=first.first_message)
+    assert second.first_message == first.first_message
+    shared = len(first.tokens) - len(tokenize("<|im_start|>assistant\n"))
+    assert second.tokens[:shared] == first.tokens[:shared]
+
+
+def test_the_window_never_begins_with_a_tool_result_without_its_call() -> None:
+    messages = [SYSTEM]
+    for turn in range(20):
+        messages += [
+            Message(Role.USER, f"q{turn}" + "." * 30),
+            Message(Role.ASSISTANT, "call" + "." * 30),
+            Message(Role.TOOL, "result" + "." * 60, tool_call_id="c"),
+        ]
+    messages.append(Message(Role.USER, "newest"))
+    for limit in range(300, 900, 37):
+        prompt = builder().fit(messages, limit_tokens=limit, first_message=0)
+        assert messages[prompt.first_message].role is not Role.TOOL
+
+
+def test_the_newest_question_stays_even_when_it_alone_is_too_long() -> None:
+    messages = [*history(3), Message(Role.USER, "x" * 500)]
+    prompt = builder().fit(messages, limit_tokens=100, first_message=0)
+    assert "x" * 500 in text_of(prompt)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_answer_sampled_here_keeps_the_very_tokens_it_was_sampled_as(known: bool) -> None:
+    messages = [SYSTEM, Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello"), Message(Role.USER, "more")]
+    chains = chain_all(messages)
+    sampled = [1, 2, 3]
+
+    def recall(parent: ChainDigest | None, text: str) -> Sequence[int] | None:
+        return sampled if known and parent == chains[1] and text == "hello" else None
+
+    prompt = builder().build(messages, recall=recall)
+    owned = [t for t, o in zip(prompt.tokens, prompt.message_at, strict=True) if o == 2]
+    inside = sampled if known else tokenize("hello")
+    assert owned == [*tokenize("<|im_start|>assistant\n"), *inside, *tokenize("<|im_end|>\n")]
