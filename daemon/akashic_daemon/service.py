@@ -176,18 +176,18 @@ class Service:
     ) -> AsyncGenerator[GenerationEvent, None]:
         job, events = self._make_request(engine, request, prompt, session, window_moved=window_moved)
         self._loop.submit(job)
-        finished: Finished | None = None
+        ended = False
         try:
-            while finished is None:
+            while not ended:
                 event = await events.get()
+                ended = isinstance(event, Finished | AkashicError)
                 if isinstance(event, AkashicError):
                     raise event
                 if isinstance(event, Finished):
-                    finished = event
-                    await self._record(engine, request, job, session, finished)
+                    await self._record(engine, request, job, session, event)
                 yield event
         finally:
-            if finished is None:
+            if not ended:
                 self._loop.cancel(job.id)
                 await asyncio.shield(self._keep_cancelled(engine, request, job, session, events))
 

@@ -54,11 +54,11 @@ def test_an_evicted_prefix_tells_how_much_would_have_been_reused() -> None:
     assert miss is not None
     assert miss.cause == "evicted"
     assert miss.at_token == 4
-    assert miss.could_reuse == 16
+    assert miss.could_reuse == 15
 
 
 def test_changed_text_is_quoted_with_its_message() -> None:
-    miss = explain("the time is 12:31 now, what next", 15, "the time is 12:30 now, what next")
+    miss = explain("the time is 12:31 now, what next", 16, "the time is 12:30 now, what next")
     assert miss is not None
     assert miss.at_token == 16
     assert miss.at_message == 1

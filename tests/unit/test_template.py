@@ -20,7 +20,7 @@ LATE_THINK = (
     "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
     "{% for m in messages %}[{{ m.role }}]"
     "{% if m.role == 'assistant' and loop.index0 < ns.last %}{{ m.content.split('</think>')[-1] }}"
-    "{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
+    "{% else %}{{ m.content }}{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 TRIMMED_END = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if not loop.last %};{% endif %}{% endfor %}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -67,7 +69,7 @@ def test_cutting_the_bytes_anywhere_gives_the_text_before_the_first_stop_string(
     data = text.encode()
     edges = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
     assembler = TextAssembler(stop)
-    given_out = "".join(push_all(assembler, [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]))
+    given_out = "".join(push_all(assembler, [data[a:b] for a, b in pairwise(edges)]))
     assert given_out == assembler.text
     assert text.startswith(given_out)
     assert not any(s in given_out for s in stop)
