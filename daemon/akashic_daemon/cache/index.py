@@ -122,9 +122,8 @@ class RadixIndex:
         sequence = self._free.pop()
         node = self._cut(match.node, length)
         self._share_to(sequence, node, 0, length)
-        self._set_tip(sequence, node)
         self._running.add(sequence)
-        self._touch(node)
+        self._arrive(sequence, node)
         return sequence, length
 
     def advance(self, sequence: SequenceId, tokens: array[int], limit: int) -> int:
@@ -140,8 +139,7 @@ class RadixIndex:
         node = self._cut(match.node, length)
         tip = self._tip_of[sequence]
         self._share_to(sequence, node, tip.end, length)
-        self._set_tip(sequence, node)
-        self._touch(node)
+        self._arrive(sequence, node)
         return length
 
     def extend(self, sequence: SequenceId, tokens: Sequence[int]) -> None:
@@ -163,8 +161,7 @@ class RadixIndex:
                 child = self._split(child, same)
             self._replace_twin(sequence, child)
             node, run = child, run[same:]
-        self._set_tip(sequence, node)
-        self._touch(node)
+        self._arrive(sequence, node)
 
     def finish(self, sequence: SequenceId) -> None:
         """End a running sequence; what it computed stays until it is evicted."""
@@ -216,6 +213,8 @@ class RadixIndex:
             assert node.parent.end == node.start
             assert node.parent.children[node.tokens[0]] is node
             assert node.children or node.tips, "a leaf that nobody holds"
+            idle = node.tips - self._running
+            assert not idle or (len(node.tips) == 1 and not node.children), "an idle sequence that holds nothing more"
             total += len(node.tokens)
         assert total == self.cells_used, (total, self.cells_used)
         assert self.cells_used <= self.cells_total
@@ -274,6 +273,13 @@ class RadixIndex:
         if holder != sequence:
             self._cells.release(sequence, node.start, node.end)
             self._cells.share(holder, sequence, node.start, node.end)
+
+    def _arrive(self, sequence: SequenceId, node: Node) -> None:
+        """Make `node` a running sequence's tip; idle tips there hold nothing more, so that their ids become free."""
+        self._set_tip(sequence, node)
+        for idle in node.tips - self._running:
+            self._drop_tip(idle)
+        self._touch(node)
 
     def _set_tip(self, sequence: SequenceId, node: Node) -> None:
         old = self._tip_of.get(sequence)

@@ -214,7 +214,8 @@ class StepLoop:
     def _admit(self) -> None:
         index = self._index
         assert index is not None
-        while self._waiting and len(self._running) < self._settings.max_running:
+        most = min(self._settings.max_running, index.sequences_total)
+        while self._waiting and len(self._running) < most:
             request = self._waiting[0]
             missing = len(request.prompt) - index.match(request.prompt).length
             if missing + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
