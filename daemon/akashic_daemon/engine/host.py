@@ -20,6 +20,7 @@ from akashic_daemon.trajectory.template import ChatTemplate
 
 logger = logging.getLogger("akashic.models")
 T = TypeVar("T")
+_BATCH_TOKENS = 2048
 EngineFactory = Callable[[str, Path], Engine]
 
 
@@ -51,6 +52,7 @@ def llama_cpp_factory(config: Config) -> EngineFactory:
                 flash_attention=config.model.flash_attention,
                 threads=config.schedule.threads,
                 cores=len(os.sched_getaffinity(0)),
+                batch_tokens=max(_BATCH_TOKENS, config.schedule.prefill_tokens + config.schedule.max_running),
                 memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             )
         )

@@ -266,8 +266,7 @@ class LlamaCppEngine:
 
     def decode(self, batch: Sequence[BatchItem]) -> None:
         """Compute the batch and add its cells; all of it or nothing."""
-        for item in batch:
-            self._check_item(item)
+        self._check_batch(batch)
         threads = self._threads.next_step()
         if threads != self._threads_set:
             llama_cpp.llama_set_n_threads(self._context, threads, threads)
@@ -282,6 +281,13 @@ class LlamaCppEngine:
                 self._remove(item.sequence, item.start, -1)
             reason = {1: "no KV cell is free", 2: "it was aborted"}.get(code, f"llama_decode returned {code}")
             raise EngineError(f"computing {self._batch.native.n_tokens} tokens: {reason}; {library.last_errors()}")
+
+    def _check_batch(self, batch: Sequence[BatchItem]) -> None:
+        tokens = sum(len(item.tokens) for item in batch)
+        if not batch or not all(len(item.tokens) for item in batch) or tokens > self._batch.capacity:
+            raise EngineError(f"a batch of {tokens} tokens: 1 to {self._batch.capacity} fit, at least 1 an item")
+        for item in batch:
+            self._check_item(item)
 
     def _check_item(self, item: BatchItem) -> None:
         self._check_sequence(item.sequence)
