@@ -42,19 +42,30 @@ while [ $# -gt 0 ]; do
 done
 
 if [ -n "$prefix" ]; then
-  mkdir -p "$prefix"
-  prefix=$(cd "$prefix" && pwd)
+  case $prefix in /*) ;; *) prefix=$PWD/$prefix ;; esac
   venv=$prefix/venv bin=$prefix/bin
 else
   venv=${XDG_DATA_HOME:-$HOME/.local/share}/akashic/venv bin=$HOME/.local/bin
 fi
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/akashic/wheels
 
+# An environment or launcher that this script didn't make is somebody's own: neither written to nor removed.
+venv_is_ours() { [ -e "$venv/.akashic" ] || [ -e "$venv/llama-wheel-key" ]; }
+launcher_is_ours() { [ "$(readlink "$bin/akashic" 2>/dev/null)" = "$venv/bin/akashic" ]; }
+nothing_at() { [ ! -e "$1" ] && [ ! -L "$1" ]; }
+
 if [ $uninstall = 1 ]; then
-  if [ -x "$venv/bin/akashic" ]; then "$venv/bin/akashic" daemon stop >/dev/null 2>&1 || true; fi
+  if nothing_at "$venv" && nothing_at "$bin/akashic"; then
+    say "nothing to remove: there is neither $venv nor $bin/akashic"
+    exit 0
+  fi
+  nothing_at "$venv" || venv_is_ours || die "$venv was not made by this script; it stays" "give the --prefix of the installation"
+  if [ -x "$venv/bin/akashic" ]; then
+    "$venv/bin/akashic" daemon stop >&2 || say "warning: the daemon could not be stopped; see above"
+  fi
+  if launcher_is_ours; then rm -f "$bin/akashic"; fi
   rm -rf "$venv"
-  rm -f "$bin/akashic"
-  say "removed $venv and $bin/akashic"
+  say "removed $venv and its launcher"
   say "sessions, settings and logs stay (see README, Where state lives); built wheels stay in $cache"
   exit 0
 fi
@@ -82,15 +93,16 @@ need_compiler() {
     die "building llama.cpp needs a C++ compiler" "on Debian or Ubuntu: sudo apt install g++"
   command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null ||
     die "building llama.cpp needs a C compiler" "on Debian or Ubuntu: sudo apt install gcc"
-  command -v cmake >/dev/null || "$venv/bin/pip" download -q --no-deps -d "$(mktemp -d)" cmake >/dev/null 2>&1 ||
-    die "building llama.cpp needs cmake" "on Debian or Ubuntu: sudo apt install cmake"
+  # pip brings cmake and ninja into the build where PyPI has wheels of them for this machine.
+  command -v cmake >/dev/null || "$venv/bin/pip" install -q --no-deps --only-binary :all: --target "$scratch/cmake" cmake >"$scratch/cmake.log" 2>&1 ||
+    { tail -n 5 "$scratch/cmake.log" >&2; die "building llama.cpp needs cmake, and pip has none for this machine" "on Debian or Ubuntu: sudo apt install cmake"; }
 }
 
 # Follows a build log: one line that is rewritten on a terminal, a line every 30 seconds elsewhere.
 show_progress() {
   local log=$1 pid=$2 started=$SECONDS last=-30 step
   while kill -0 "$pid" 2>/dev/null; do
-    step=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" 2>/dev/null | tail -n 1 || true)
+    step=$(tail -c 100000 "$log" 2>/dev/null | grep -aoE '\[[0-9]+/[0-9]+\]' | tail -n 1 || true)
     if [ -t 2 ]; then
       printf '\r  llama.cpp %s  %d s ' "${step:-preparing}" $((SECONDS - started)) >&2
       sleep 1
@@ -106,22 +118,28 @@ show_progress() {
 }
 
 build_llama() {
-  local key=$1 flags=$2 log pid status=0
+  local key=$1 flags=$2 log status=0 part
   need_compiler
-  mkdir -p "$cache/$key.part"
+  mkdir -p "$cache"
+  part=$(mktemp -d "$cache/$key.part.XXXXXX")
+  unfinished=$part
   log=$cache/$key.log
   say "building llama.cpp for this machine; this takes some minutes, once (log: $log)"
-  CMAKE_ARGS=$flags "$venv/bin/pip" wheel -v --no-cache-dir --no-deps --no-binary llama-cpp-python -w "$cache/$key.part" \
-    "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
-  pid=$!
-  show_progress "$log" $pid
-  wait $pid || status=$?
+  set -m # a process group of its own, so that Ctrl-C can end the compilers too
+  CMAKE_ARGS=$flags "$venv/bin/pip" wheel -v --no-cache-dir --no-deps --no-binary llama-cpp-python -w "$part" \
+    "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 </dev/null &
+  builder=$!
+  set +m
+  show_progress "$log" "$builder"
+  wait "$builder" || status=$?
+  builder=""
   if [ $status != 0 ]; then
     tail -n 25 "$log" >&2
-    die "building llama.cpp failed (whole log: $log)" "install g++ and cmake, then run this again"
+    die "building llama.cpp failed (whole log: $log)" "the lines above say why; mend that, then run this again"
   fi
   rm -rf "${cache:?}/$key"
-  mv "$cache/$key.part" "$cache/$key"
+  mv -T "$part" "$cache/$key"
+  unfinished=""
 }
 
 install_llama() {
@@ -131,6 +149,7 @@ install_llama() {
   flags="-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"
   if [ -n "$c_flags" ]; then flags="$flags -DCMAKE_C_FLAGS='$c_flags' -DCMAKE_CXX_FLAGS='$c_flags'"; fi
   if [ $gpu = 1 ]; then
+    if [ -x /usr/local/cuda/bin/nvcc ]; then PATH=$PATH:/usr/local/cuda/bin; fi
     command -v nvcc >/dev/null || die "--gpu needs CUDA's compiler nvcc" "on Debian or Ubuntu: sudo apt install nvidia-cuda-toolkit"
     flags="$flags -DGGML_CUDA=ON"
   fi
@@ -143,10 +162,35 @@ install_llama() {
   fi
 }
 
-python=$(find_python)
+make_venv() {
+  local python
+  python=$(find_python)
+  if ! nothing_at "$venv"; then venv_is_ours || die "$venv exists and was not made by this script" "choose another --prefix"; fi
+  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    die "$python can't make virtual environments" "on Debian or Ubuntu: sudo apt install python3-venv"
+  # An environment whose Python went away (an upgrade of the system) is made anew.
+  if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+    mkdir -p "$venv"
+    touch "$venv/.akashic"
+    "$python" -m venv --clear "$venv" || die "making the environment $venv failed" "the lines above say why"
+    touch "$venv/.akashic"
+  fi
+}
+
+scratch=$(mktemp -d) builder="" unfinished=""
+clean_up() {
+  if [ -n "$builder" ]; then kill -- "-$builder" 2>/dev/null || true; fi
+  if [ -n "$unfinished" ]; then rm -rf "$unfinished"; fi
+  if [ -d "$scratch/home" ]; then AKASHIC_HOME=$scratch/home "$venv/bin/akashic" daemon stop >/dev/null 2>&1 || true; fi
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 say "installing akashic into $venv"
-[ -x "$venv/bin/pip" ] || "$python" -m venv "$venv" 2>/dev/null ||
-  die "$python can't make virtual environments" "on Debian or Ubuntu: sudo apt install python3-venv"
+nothing_at "$bin/akashic" || launcher_is_ours || die "$bin/akashic exists and is not this script's launcher" "move it away, or choose another --prefix"
+make_venv
 install_llama
 extras=""
 if [ $dev = 1 ]; then extras=dev; fi
@@ -173,9 +217,8 @@ if [ $tests = 1 ]; then
 fi
 
 if [ $demo = 1 ]; then
-  home=$(mktemp -d)
-  trap 'AKASHIC_HOME=$home "$bin/akashic" daemon stop >/dev/null 2>&1 || true; rm -rf "$home"' EXIT
-  export AKASHIC_HOME=$home
+  export AKASHIC_HOME=$scratch/home
+  mkdir "$AKASHIC_HOME"
   transcript=$("$venv/bin/python" -c "import akashic_cli, pathlib; print(pathlib.Path(akashic_cli.__file__).parent / 'examples' / 'agent.jsonl')")
   say ""
   say "\$ akashic chat 'What was the bug?' < agent.jsonl"

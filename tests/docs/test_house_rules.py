@@ -28,6 +28,32 @@ def test_every_module_says_what_it_is_for_and_fits_a_head(path: Path) -> None:
     assert text.count("\n") <= _LONGEST_FILE_LINES
 
 
+def imported_by(path: Path) -> set[str]:
+    """Return the top-level packages that a file imports anywhere, functions included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize(
+    ("foreign", "home"),
+    [
+        ({"sqlite3", "sqlite_utils"}, PACKAGES["akashic_daemon"] / "store"),
+        ({"llama_cpp"}, PACKAGES["akashic_daemon"] / "engine" / "llama_cpp"),
+        ({"typer", "rich", "prompt_toolkit"}, PACKAGES["akashic_cli"]),
+    ],
+    ids=["sqlite", "llama.cpp", "terminal"],
+)
+def test_a_foreign_library_is_imported_in_its_one_place_only(foreign: set[str], home: Path) -> None:
+    users = {p for p in MODULES if imported_by(p) & foreign}
+    assert users
+    assert [str(p.relative_to(ROOT)) for p in users if not p.is_relative_to(home)] == []
+
+
 def test_the_map_in_architecture_names_each_part_and_nothing_else() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     section = text.split("## Map", 1)[1].split("\n## ", 1)[0]
