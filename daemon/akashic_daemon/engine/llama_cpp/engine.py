@@ -29,6 +29,8 @@ _KV_BITS = {"f32": 32.0, "f16": 16.0, "q8_0": 8.5}
 _ROPE_TYPES_MULTI = (8, 24, 40)
 """LLAMA_ROPE_TYPE_MROPE, _VISION and _IMROPE: positions are not one number a token."""
 _UBATCH_TOKENS = 512
+_UBATCH_TOKENS_UNFUSED = 128
+"""Without fused attention the scores of a micro-batch over all cells are kept: smaller is lighter and as fast on CPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,12 @@ class LlamaCppEngine:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self._kv_tokens
         params.n_batch = min(self._options.batch_tokens, self._kv_tokens)
-        params.n_ubatch = min(_UBATCH_TOKENS, params.n_batch)
+        fused = self._wants_flash_attention()
+        params.n_ubatch = min(_UBATCH_TOKENS if fused else _UBATCH_TOKENS_UNFUSED, params.n_batch)
         params.n_seq_max = self._options.max_sequences
         params.kv_unified = True
         params.swa_full = True
-        params.flash_attn_type = int(self._wants_flash_attention())
+        params.flash_attn_type = int(fused)
         params.type_k = params.type_v = _KV_TYPES[self._options.kv_type]
         params.offload_kqv = True
         params.no_perf = True
