@@ -126,7 +126,7 @@ build_llama() {
   log=$cache/$key.log
   say "building llama.cpp for this machine; this takes some minutes, once (log: $log)"
   set -m # a process group of its own, so that Ctrl-C can end the compilers too
-  CMAKE_ARGS=$flags "$venv/bin/pip" wheel -v --no-cache-dir --no-deps --no-binary llama-cpp-python -w "$part" \
+  TMPDIR=$scratch CMAKE_ARGS=$flags "$venv/bin/pip" wheel -v --no-cache-dir --no-deps --no-binary llama-cpp-python -w "$part" \
     "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 </dev/null &
   builder=$!
   set +m
