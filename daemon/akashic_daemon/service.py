@@ -91,6 +91,8 @@ class Service:
         stopped = await asyncio.to_thread(self._loop.stop, 7.0)
         if not stopped:
             logger.error("the engine thread did not end in 7 s; leaving it")
+        if not await self._host.wait_unused(1.0):
+            logger.warning("some answers were not stored: their requests did not end in a second")
         if self._database is not None:
             await self._thread.run(self._database.close)
         self._thread.close()

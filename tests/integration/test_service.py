@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
 
+from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.errors import Cancelled, EngineError, NotFound, Overloaded, PromptTooLong
+from akashic_daemon.errors import EngineError, NotFound, Overloaded, PromptTooLong
 from akashic_daemon.protocol import native
-from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta
+from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started, TextDelta
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role
 from fake_service import NEVER, answer, ask, assistant, fresh_answer, running_service, user
@@ -173,16 +175,48 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(home: Path) -> N
     asyncio.run(run())
 
 
-def test_stopping_with_running_requests_ends_them_with_an_error(home: Path) -> None:
+def test_stopping_ends_a_running_answer_and_stores_what_it_had_said(home: Path) -> None:
     async def run() -> None:
+        request = ask(user("go"), max_tokens=None, session="kept")
         async with running_service(home, lambda _n, _p: endless()) as service:
-            started = asyncio.Event()
-            task = asyncio.create_task(keep_talking(service, ask(user("go"), max_tokens=None), started))
-            await asyncio.wait_for(started.wait(), 30)
-        with pytest.raises(Cancelled):
-            await asyncio.wait_for(task, 30)
+            events = service.generate(request)
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break
+            rest = asyncio.create_task(_collect(events))
+        last = (await asyncio.wait_for(rest, 30))[-1]
+        assert isinstance(last, Finished)
+        assert last.finish_reason == "cancelled"
+        async with running_service(home, lambda _n, _p: endless()) as service:
+            stored = await service.export_session("kept")
+        assert [m.content for m in stored] == ["go", last.text]
+        assert last.text
 
     asyncio.run(run())
+
+
+def test_a_bug_in_a_step_ends_its_requests_and_the_loop_goes_on(home: Path) -> None:
+    engine = FakeEngine()
+
+    async def run() -> None:
+        async with running_service(home, lambda _n, _p: engine) as service:
+            decode = engine.decode
+
+            def broken(batch: Sequence[BatchItem]) -> None:
+                raise ZeroDivisionError
+
+            engine.decode = broken  # type: ignore[method-assign]
+            with pytest.raises(EngineError, match="ZeroDivisionError"):
+                await asyncio.wait_for(answer(service, ask(user("hello"))), 30)
+            engine.decode = decode  # type: ignore[method-assign]
+            done = await asyncio.wait_for(answer(service, ask(user("hello"), max_tokens=8)), 30)
+        assert done.text == fresh_answer([user("hello")], 8)
+
+    asyncio.run(run())
+
+
+async def _collect(events: AsyncIterator[GenerationEvent]) -> list[GenerationEvent]:
+    return [event async for event in events]
 
 
 def test_one_request_more_than_the_queue_holds_is_refused(home: Path) -> None:

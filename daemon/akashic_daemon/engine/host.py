@@ -112,6 +112,20 @@ class ModelHost:
             self._users -= 1
             self._idle.notify_all()
 
+    async def wait_unused(self, timeout_s: float) -> bool:
+        """Wait until every `acquire` has been released; False when that takes longer."""
+
+        async def unused() -> None:
+            async with self._idle:
+                while self._users:
+                    await self._idle.wait()
+
+        try:
+            await asyncio.wait_for(unused(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
     @property
     def builder(self) -> PromptBuilder:
         """Renders and tokenizes for the loaded model. Raises Unsupported when it has no usable chat template."""

@@ -139,12 +139,25 @@ class StepLoop:
         while not self._stopping:
             self._drain(block=not self.busy)
             if not self._stopping and self.busy:
-                self._step()
-        for request in [*self._running, *self._waiting]:
+                self._guarded_step()
+        for request in list(self._running):
+            self._finish(request, "cancelled")
+        for request in list(self._waiting):
             self._end_badly(request, Cancelled("the daemon is stopping", hint="send the request again"))
         self._running.clear()
         self._waiting.clear()
         self.set_engine(None)
+
+    def _guarded_step(self) -> None:
+        """Step; a bug of ours ends the requests with an error instead of leaving them to hang on a dead thread."""
+        try:
+            self._step()
+        except Exception as error:  # noqa: BLE001 - the border of the thread: nothing else would tell anybody
+            logger.exception("a step failed by a bug")
+            for request in [*self._running, *self._waiting]:
+                self._end_badly(
+                    request, EngineError(f"an internal error in the step loop: {error!r}", hint="see the log")
+                )
 
     def _drain(self, *, block: bool) -> None:
         while True:
