@@ -38,5 +38,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             is_default INTEGER NOT NULL DEFAULT 0
         )""",
     ),
+    (
+        # What a session has left behind (by rewinding, or by an edited history) stays its own until it is removed.
+        """CREATE TABLE past_heads (
+            session_id INTEGER NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
+            message_id INTEGER NOT NULL REFERENCES messages(id),
+            PRIMARY KEY (session_id, message_id)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX past_heads_message ON past_heads(message_id)",
+        # Version 1 didn't note whose these were; no command could reach them, and `session rm` promised them gone.
+        """DELETE FROM messages WHERE id NOT IN (
+            WITH RECURSIVE reached(id) AS (
+                SELECT head_id FROM sessions WHERE head_id IS NOT NULL
+                UNION SELECT m.parent_id FROM messages m JOIN reached ON m.id = reached.id WHERE m.parent_id IS NOT NULL)
+            SELECT id FROM reached)""",
+        "DELETE FROM sampled WHERE parent_chain <> '' AND parent_chain NOT IN (SELECT chain FROM messages)",
+        "DELETE FROM sampled WHERE length(token_ids) = 0",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 
 from akashic_daemon.errors import Conflict, NotFound
@@ -31,6 +32,14 @@ class ModelRegistry:
             rows = c.execute("SELECT name, path, size_bytes, mtime_ns, is_default FROM models ORDER BY name").fetchall()
         return [ModelRow(n, p, s, m, bool(d)) for n, p, s, m, d in rows]
 
+    def get(self, name: str) -> ModelRow:
+        """Return one row. Raises NotFound that names the nearest one."""
+        rows = self.all()
+        for row in rows:
+            if row.name == name:
+                return row
+        raise _unknown(name, [r.name for r in rows])
+
     def add(self, name: str, path: str, size_bytes: int, mtime_ns: int, default: bool) -> None:
         """Register a file, or the same name and path again. Raises Conflict when the name stands for another file."""
         with self._database.transaction() as c:
@@ -48,8 +57,23 @@ class ModelRegistry:
                 (name, path, size_bytes, mtime_ns, int(default)),
             )
 
-    def remove(self, name: str) -> None:
-        """Forget a name. Raises NotFound."""
+    def set_default(self, name: str | None) -> None:
+        """Make a registered model the default; None leaves none, so that the setting decides. Raises NotFound."""
+        if name is not None:
+            self.get(name)
         with self._database.transaction() as c:
-            if c.execute("DELETE FROM models WHERE name = ?", (name,)).rowcount == 0:
-                raise NotFound(f"there is no model {name!r}", hint="`akashic model list`")
+            c.execute("UPDATE models SET is_default = (name IS ?)", (name,))
+
+    def remove(self, name: str) -> ModelRow:
+        """Forget a name and return what it stood for; the file stays. Raises NotFound."""
+        row = self.get(name)
+        with self._database.transaction() as c:
+            c.execute("DELETE FROM models WHERE name = ?", (name,))
+        return row
+
+
+def _unknown(name: str, known: list[str]) -> NotFound:
+    near = difflib.get_close_matches(name, known, n=1)
+    return NotFound(
+        f"there is no registered model {name!r}", hint=f"did you mean {near[0]!r}?" if near else "`akashic model list`"
+    )
