@@ -149,10 +149,13 @@ class StepLoop:
         self.set_engine(None)
 
     def _guarded_step(self) -> None:
-        """Step; a bug of ours ends the requests with an error instead of leaving them to hang on a dead thread."""
+        """Step; a bug of ours ends the requests with an error instead of leaving them to hang on a dead thread.
+
+        The border of the thread, hence the broad except: nothing else would tell anybody.
+        """
         try:
             self._step()
-        except Exception as error:  # noqa: BLE001 - the border of the thread: nothing else would tell anybody
+        except Exception as error:
             logger.exception("a step failed by a bug")
             for request in [*self._running, *self._waiting]:
                 self._end_badly(
