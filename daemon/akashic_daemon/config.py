@@ -19,6 +19,7 @@ from akashic_daemon.errors import ConfigError
 
 _NON_SETTINGS = frozenset({"AKASHIC_HOME", "AKASHIC_LOG_LEVEL"})
 """Environment names with our prefix that aren't settings."""
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class _Section(BaseModel):
@@ -155,6 +156,14 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
             )
         flat[by_env[key]] = value
     return flat
+
+
+def log_level(env: Mapping[str, str] | None = None) -> str:
+    """Return how much the daemon logs, from AKASHIC_LOG_LEVEL. Raises ConfigError for a level that doesn't exist."""
+    given = (os.environ if env is None else env).get("AKASHIC_LOG_LEVEL") or "info"
+    if given.lower() not in LOG_LEVELS:
+        raise ConfigError(f"AKASHIC_LOG_LEVEL is {given!r}", hint=f"use one of {', '.join(LOG_LEVELS)}")
+    return given.upper()
 
 
 class Settings(BaseModel):

@@ -11,16 +11,17 @@ import secrets
 import signal
 import socket
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 import uvicorn
 
 from akashic_daemon.api.app import LOOPBACK_HOSTS, create_app
-from akashic_daemon.config import ServeSection, Settings
+from akashic_daemon.api.border import Activity
+from akashic_daemon.api.spool import remove_left_uploads
+from akashic_daemon.config import ServeSection, Settings, log_level
 from akashic_daemon.errors import ConfigError, DaemonRunning, StoreUnwritable
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.service import Service
@@ -28,45 +29,65 @@ from akashic_daemon.service import Service
 logger = logging.getLogger("akashic.daemon")
 _SOCKET_PATH_LIMIT_BYTES = 107
 _DRAIN_S = 1.0
-"""How long open answers may go on after SIGTERM."""
+"""How long each step of the end waits: for short answers, for last words, for connections to close."""
+_STOP_LIMIT_S = 9.5
+_BACKLOG = 512
+_SHORTEST_TOKEN = 16
 
 
 @contextmanager
-def only_daemon(paths: Paths) -> Iterator[TextIO]:
+def only_daemon(paths: Paths) -> Iterator[None]:
     """Hold the home's lock. Raises DaemonRunning, naming the holder's pid."""
     ensure_private_dir(paths.runtime_dir)
     try:
-        file = open(paths.lock, "a+")  # noqa: SIM115 - held for the process's life
+        descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StoreUnwritable(f"opening the lock {paths.lock}: {error.strerror}", hint="fix permissions") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            pid = file.read().strip() or "unknown"
-            raise DaemonRunning(
-                f"a daemon (pid {pid}) already serves {paths.runtime_dir}",
-                hint="`akashic daemon stop`, or set AKASHIC_HOME to another folder",
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield file
+        raise _unwritable("opening the lock", paths.lock, error) from error
+    try:
+        _lock(descriptor, paths)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, paths: Paths) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError as error:
+        pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise DaemonRunning(
+            f"a daemon (pid {pid}) already serves {paths.runtime_dir}",
+            hint="`akashic daemon stop`, or set AKASHIC_HOME to another folder",
+        ) from error
+    except OSError as error:
+        raise _unwritable("writing the pid into the lock", paths.lock, error) from error
+
+
+def _unwritable(doing: str, path: Path, error: OSError) -> StoreUnwritable:
+    return StoreUnwritable(
+        f"{doing} {path}: {error.strerror or error}",
+        hint="free space or fix permissions, or set AKASHIC_HOME to a folder you can write",
+    )
 
 
 def unix_socket(paths: Paths) -> socket.socket:
-    """Return the listening Unix socket, 0600. Call it with the lock held: an old socket file is removed."""
+    """Return the Unix socket, bound, 0600. Call it with the lock held: an old socket file is removed."""
     path = str(paths.socket)
     if len(path.encode()) > _SOCKET_PATH_LIMIT_BYTES:
         raise ConfigError(
             f"the socket's path is longer than {_SOCKET_PATH_LIMIT_BYTES} bytes: {path}",
             hint="set AKASHIC_HOME to a shorter folder",
         )
-    paths.socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
-    paths.socket.chmod(0o600)
+    try:
+        paths.socket.unlink(missing_ok=True)
+        listener.bind(path)
+        paths.socket.chmod(0o600)
+    except OSError as error:
+        listener.close()
+        raise _unwritable("making the socket", paths.socket, error) from error
     return listener
 
 
@@ -85,6 +106,7 @@ def tcp_socket(serve: ServeSection) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, serve.port))
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigError(
@@ -95,32 +117,61 @@ def tcp_socket(serve: ServeSection) -> socket.socket:
 
 
 def bearer_token(path: Path) -> str:
-    """Return the token for TCP clients, made on first use, 0600."""
+    """Return the token for TCP clients, made on first use, 0600. Raises StoreUnwritable, or ConfigError for a weak one."""
     ensure_private_dir(path.parent)
     try:
         if not path.exists():
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_urlsafe(32) + "\n")
-        return path.read_text().strip()
+            _write_token(path)
+        path.chmod(0o600)
+        token = path.read_text("ascii", "replace").strip()
     except OSError as error:
-        raise StoreUnwritable(f"reading the token {path}: {error.strerror}", hint="fix its permissions") from error
+        raise _unwritable("reading the token", path, error) from error
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise ConfigError(
+            f"the token in {path} has not {_SHORTEST_TOKEN} printable characters",
+            hint="remove the file: the next start makes a new token",
+        )
+    return token
+
+
+def _write_token(path: Path) -> None:
+    """Write a new token beside `path` and move it there, so that a full disk can't leave half a token."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        file.write(secrets.token_urlsafe(32).encode() + b"\n")
+        os.fsync(descriptor)
+    new.replace(path)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us."""
+    """Leaves signals to us, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Do nothing."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        self.listening.set()
+
 
 def serve(settings: Settings, paths: Paths, *, service: Service | None = None) -> int:
     """Run the daemon until a signal; return the exit code. Raises AkashicError when it can't begin."""
     os.umask(0o077)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=log_level(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     sys.setswitchinterval(0.001)
     with only_daemon(paths):
+        if left := remove_left_uploads(paths.cache_dir):
+            logger.info("removed %d uploads that an earlier daemon left in %s", left, paths.cache_dir)
         sockets = [unix_socket(paths)]
         try:
             if settings.config.serve.port:
@@ -133,44 +184,72 @@ def serve(settings: Settings, paths: Paths, *, service: Service | None = None) -
 
 
 async def _serve(settings: Settings, paths: Paths, service: Service, sockets: list[socket.socket]) -> int:
-    options = settings.config.serve
-    token = None if options.insecure_no_auth or not options.port else bearer_token(paths.token_file)
-    app = create_app(service, token=token, hosts=LOOPBACK_HOSTS)
-    await service.start()
-    server = _Server(
-        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1, ws="none")
-    )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    options = settings.config.serve
+    token = None if options.insecure_no_auth or not options.port else bearer_token(paths.token_file)
+    activity = Activity()
+    app = create_app(service, token=token, allowed_hosts=LOOPBACK_HOSTS | {options.host}, activity=activity)
+    server = _Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none",
+            proxy_headers=False, server_header=False, backlog=_BACKLOG,
+        )
+    )  # fmt: skip
+    await service.start()
     serving = asyncio.create_task(server.serve(sockets=sockets))
-    where = str(paths.socket) + (f" and http://{options.host}:{options.port}" if options.port else "")
-    logger.info("akashic listens on %s", where)
-    watching = asyncio.create_task(_watch_idle(service, options.idle_exit_s, stop))
     stopping = asyncio.create_task(stop.wait())
+    telling = asyncio.create_task(_say_ready(server, paths, options))
+    watching = asyncio.create_task(_watch_idle(activity, options.idle_exit_s, stop))
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
-    watching.cancel()
-    server.should_exit = True
-    await asyncio.wait({serving}, timeout=_DRAIN_S)
-    server.force_exit = True
-    await service.stop()
-    await asyncio.wait({serving}, timeout=_DRAIN_S)
+    _end_by_force_after(_STOP_LIMIT_S)
+    for task in (stopping, telling, watching):
+        task.cancel()
+    await _stop(server, serving, service)
     logger.info("stopped")
     return 0
 
 
-async def _watch_idle(service: Service, idle_exit_s: int, stop: asyncio.Event) -> None:
+async def _stop(server: _Server, serving: asyncio.Task[None], service: Service) -> None:
+    """Stop accepting, let short answers end, end the others with their own last word, then close.
+
+    Raises what ended the server when that was no signal.
+    """
+    server.should_exit = True
+    await asyncio.wait({serving}, timeout=_DRAIN_S)
+    await service.stop()
+    await asyncio.wait({serving}, timeout=_DRAIN_S)
+    server.force_exit = True
+    await asyncio.wait({serving}, timeout=_DRAIN_S)
+    if serving.done():
+        serving.result()
+
+
+def _end_by_force_after(seconds: float) -> None:
+    """End the process when stopping takes too long: a wedged engine must not keep it (invariant 9)."""
+
+    def end() -> None:
+        logger.critical("not stopped after %.0f s: ending by force; a block being written may be lost", seconds)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+async def _say_ready(server: _Server, paths: Paths, options: ServeSection) -> None:
+    await server.listening.wait()
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    logger.info("akashic listens on %s%s", paths.socket, f" and http://{host}:{options.port}" if options.port else "")
+
+
+async def _watch_idle(activity: Activity, idle_exit_s: int, stop: asyncio.Event) -> None:
     if not idle_exit_s:
         return
-    seen, since_s = -1, time.monotonic()
-    while True:
+    while activity.idle_s() < idle_exit_s:
         await asyncio.sleep(min(1.0, idle_exit_s / 4))
-        stats = await service.stats()
-        if stats.requests_total != seen or stats.activity:
-            seen, since_s = stats.requests_total, time.monotonic()
-        elif time.monotonic() - since_s >= idle_exit_s:
-            logger.info("idle for %s s", idle_exit_s)
-            stop.set()
-            return
+    logger.info("idle for %s s", idle_exit_s)
+    stop.set()

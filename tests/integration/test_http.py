@@ -218,7 +218,7 @@ def test_every_loopback_name_is_served(home: Path, host: str) -> None:
     with_client(home, check, token=TOKEN, host=host)
 
 
-async def call(app: Any, body: bytes, *, leave_after: int) -> list[dict[str, Any]]:
+async def call(app: Any, body: bytes, *, socket: Path, leave_after: int) -> list[dict[str, Any]]:
     """Post a chat request as a client on the Unix socket that leaves after so many sent messages."""
     sent: list[dict[str, Any]] = []
     left = asyncio.Event()
@@ -237,7 +237,7 @@ async def call(app: Any, body: bytes, *, leave_after: int) -> list[dict[str, Any
 
     scope: dict[str, Any] = {
         "type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "query_string": b"", "headers": [],
-        "client": None, "server": None, "scheme": "http", "http_version": "1.1", "root_path": "",
+        "client": None, "server": (str(socket), None), "scheme": "http", "http_version": "1.1", "root_path": "",
     }  # fmt: skip
     if leave_after == 0:
         left.set()
@@ -252,7 +252,9 @@ def test_a_client_that_leaves_ends_its_request(home: Path, stream: bool) -> None
         async with running_service(home, lambda _n, _p: engine) as service:
             body = {"messages": [{"role": "user", "content": "go on"}], "stream": stream, "akashic": {"session": "s"}}
             app = create_app(service, token=TOKEN)
-            await asyncio.wait_for(call(app, json.dumps(body).encode(), leave_after=4 if stream else 0), 60)
+            await asyncio.wait_for(
+                call(app, json.dumps(body).encode(), socket=service.paths.socket, leave_after=4 if stream else 0), 60
+            )
             assert (await service.stats()).activity == []
             if stream:
                 history = await service.export_session("s")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from akashic_daemon.api import native, openai
-from akashic_daemon.api.border import Border, error_response
+from akashic_daemon.api.border import Activity, Border, error_response
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound
 from akashic_daemon.service import Service
 
@@ -29,11 +31,26 @@ async def _wrong_method(request: Request, _error: Exception) -> Response:
     return error_response(path, BadRequest(f"{path} doesn't take {request.method}"))
 
 
-def create_app(service: Service, *, token: str | None, hosts: frozenset[str] = LOOPBACK_HOSTS) -> ASGIApp:
-    """Return the application. `token` guards TCP; None serves it openly."""
+def create_app(
+    service: Service,
+    *,
+    token: str | None,
+    allowed_hosts: Iterable[str] = LOOPBACK_HOSTS,
+    activity: Activity | None = None,
+) -> Starlette:
+    """Return the application. `token` guards TCP; None serves it openly. `activity` learns of every request."""
+    border = Middleware(
+        Border,
+        token=token,
+        hosts=frozenset(host.lower() for host in allowed_hosts),
+        socket=str(service.paths.socket),
+        activity=activity or Activity(),
+    )
     app = Starlette(
         routes=[*native.routes(), *openai.routes()],
+        middleware=[border],
         exception_handlers={404: _no_route, 405: _wrong_method, AkashicError: _our_error},
     )
     app.state.service = service
-    return Border(app, token=token, hosts=hosts)
+    app.state.ignored_fields = set()
+    return app

@@ -25,17 +25,24 @@ def _no_constant(name: str) -> NoReturn:
     raise BadRequest(f"the body holds {name}, which is not JSON", hint="send finite numbers")
 
 
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over {BODY_LIMIT_BYTES:,} bytes", hint="send a shorter history")
+
+
 async def read_json(request: Request) -> dict[str, Any]:
     """Return the body's JSON object. Raises BadRequest naming the place, BodyTooLarge."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and len(announced) < 20 and int(announced) > BODY_LIMIT_BYTES:
+        raise _too_large()
     parts: list[bytes] = []
     size_bytes = 0
     async for part in request.stream():
         size_bytes += len(part)
         if size_bytes > BODY_LIMIT_BYTES:
-            raise BodyTooLarge(f"the body is over {BODY_LIMIT_BYTES:,} bytes", hint="send a shorter history")
+            raise _too_large()
         parts.append(part)
     try:
-        data = json.loads(b"".join(parts), parse_constant=_no_constant)
+        data = json.loads(b"".join(parts).decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise BadRequest(f"the body is not UTF-8: {error}", hint="encode it as UTF-8") from error
     except ValueError as error:

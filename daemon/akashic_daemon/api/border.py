@@ -5,15 +5,20 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akashic_daemon.errors import AkashicError, Forbidden, Unauthorized
 
 logger = logging.getLogger("akashic.http")
 _OPEN_PATHS = frozenset({"/healthz"})
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def wire_error(path: str, error: AkashicError) -> dict[str, Any]:
@@ -33,27 +38,64 @@ def wire_error(path: str, error: AkashicError) -> dict[str, Any]:
     }
 
 
-def error_response(path: str, error: AkashicError) -> JSONResponse:
+def error_response(path: str, error: AkashicError) -> Response:
     """Return an error as a response."""
-    return JSONResponse(wire_error(path, error), status_code=error.http_status)
+    return json_response(wire_error(path, error), error.http_status)
+
+
+def json_response(data: Any, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response of JSON."""
+    return Response(dump(data), status_code, headers, media_type="application/json")
+
+
+class Activity:
+    """Knows when somebody last wanted something; asking for the health doesn't count."""
+
+    def __init__(self) -> None:
+        self._in_flight = 0
+        self._last_s = time.monotonic()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request as long as it runs."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._last_s = time.monotonic()
+
+    def idle_s(self) -> float:
+        """Return for how long no request has run; 0 while one does."""
+        return 0.0 if self._in_flight else time.monotonic() - self._last_s
 
 
 class Border:
     """Outermost layer: checks Host, Origin and token on TCP, and turns every exception into an answer.
 
-    Requests on the Unix socket (no client address) are trusted: its folder is 0700.
+    Requests on the Unix socket are trusted: its folder is 0700. They are known by the address that they came in on,
+    never by a missing client address: a TCP client that has reset its connection has none either.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, hosts: frozenset[str], socket: str, activity: Activity
+    ) -> None:
+        assert token is None or token, "an empty token would let everybody in"
         self._app = app
         self._token = token
         self._hosts = hosts
+        self._socket = socket
+        self._activity = activity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with nullcontext() if scope["path"] in _OPEN_PATHS else self._activity.request():
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
         async def watched(message: Any) -> None:
@@ -63,9 +105,11 @@ class Border:
 
         path = scope["path"]
         try:
-            if scope.get("client") is not None:
+            if not self._came_by_socket(scope):
                 self._check(scope)
             await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            logger.info("%s %s: the client left before its request was complete", scope["method"], path)
         except AkashicError as error:
             if started:
                 raise
@@ -76,23 +120,36 @@ class Border:
                 internal = AkashicError(f"an internal error: {type(error).__name__}", hint="see `akashic daemon logs`")
                 await error_response(path, internal)(scope, receive, send)
 
+    def _came_by_socket(self, scope: Scope) -> bool:
+        server = scope.get("server")
+        return server is not None and tuple(server) == (self._socket, None)
+
     def _check(self, scope: Scope) -> None:
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
-        host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
+        host = _hostname(headers.get("host", ""))
         if host not in self._hosts:
             raise Forbidden(f"the Host header names {host!r}", hint=f"use one of {', '.join(sorted(self._hosts))}")
         origin = headers.get("origin")
-        if origin is not None and origin.split("://")[-1].rsplit(":", 1)[0].strip("[]").lower() not in self._hosts:
-            raise Forbidden(f"requests from the web page {origin} are not served")
+        if origin is not None and _hostname(origin.split("://")[-1]) not in self._hosts:
+            raise Forbidden(f"requests from the web page {origin!r} are not served", hint="ask from this machine")
         if self._token is None or scope["path"] in _OPEN_PATHS:
             return
-        given = headers.get("authorization", "").removeprefix("Bearer ").strip() or headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = headers.get("x-api-key", "")
+        if not hmac.compare_digest(given.strip().encode(), self._token.encode()):
             raise Unauthorized(
                 "the bearer token is missing or wrong", hint="it stands in the file `token` of the store folder"
             )
 
 
+def _hostname(authority: str) -> str:
+    """Return the host of `host`, `host:port`, `[v6]` or `[v6]:port`, in lower case."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0].lower()
+    return authority.partition(":")[0].lower()
+
+
 def dump(data: Any) -> bytes:
-    """Return compact JSON."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    """Return compact JSON, in UTF-8 that any client can read: a lone surrogate becomes `?`."""
+    return _ENCODE(data).encode("utf-8", "replace")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from akashic_daemon.api.body import parse, read_json
-from akashic_daemon.api.border import dump
-from akashic_daemon.api.stream import EventStream
-from akashic_daemon.errors import AkashicError, BadRequest, StoreUnwritable
-from akashic_daemon.paths import ensure_private_dir
+from akashic_daemon.api.border import dump, json_response
+from akashic_daemon.api.spool import spool
+from akashic_daemon.api.stream import EventStream, as_ours
+from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol import native
 from akashic_daemon.service import Service
 
@@ -50,28 +49,32 @@ def _service(request: Request) -> Service:
     return service
 
 
-def _json(model: BaseModel, status_code: int = 200) -> JSONResponse:
-    return JSONResponse(model.model_dump(), status_code=status_code)
+def _json(model: BaseModel, status_code: int = 200) -> Response:
+    return json_response(model.model_dump(), status_code)
 
 
 def _line(model: BaseModel) -> bytes:
     return dump(model.model_dump()) + b"\n"
 
 
-def _ndjson(source: AsyncIterator[bytes], error_event: type[native.TurnEvent] | type[native.ImportEvent]) -> Response:
+def _ndjson(
+    source: AsyncIterator[bytes],
+    error_event: type[native.TurnEvent] | type[native.ImportEvent],
+    *,
+    cleanup: Callable[[], None] | None = None,
+) -> Response:
     def on_error(error: Exception) -> bytes:
-        ours = error if isinstance(error, AkashicError) else AkashicError(f"an internal error: {type(error).__name__}")
-        return _line(error_event(kind="error", error=ours.to_wire()))
+        return _line(error_event(kind="error", error=as_ours(error).to_wire()))
 
     return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
-        source, media_type="application/x-ndjson", keepalive=b"\n", on_error=on_error
+        source, media_type="application/x-ndjson", keepalive=b"\n", on_error=on_error, cleanup=cleanup
     )
 
 
 async def healthz(request: Request) -> Response:
     """Say whether the step loop turns."""
     healthy, detail = await _service(request).health()
-    return JSONResponse({"healthy": healthy, "detail": detail}, status_code=200 if healthy else 503)
+    return json_response({"healthy": healthy, "detail": detail}, 200 if healthy else 503)
 
 
 async def status(request: Request) -> Response:
@@ -102,30 +105,16 @@ async def stats_stream(request: Request) -> Response:
 async def import_transcript(request: Request) -> Response:
     """Spool the body to a private file, then read it into sessions."""
     service = _service(request)
-    folder = ensure_private_dir(service.paths.cache_dir)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="import-", delete=False) as file:
-        path = Path(file.name)
-        try:
-            async for part in request.stream():
-                await asyncio.to_thread(file.write, part)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise StoreUnwritable(
-                f"keeping the transcript in {folder}: {error.strerror}", hint="free disk space"
-            ) from error
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+    path = await spool(request.stream(), service.paths.cache_dir)
     query = request.query_params
 
     async def lines() -> AsyncIterator[bytes]:
-        try:
-            async for event in service.import_transcript(path, format=query.get("format"), name=query.get("name")):
+        events = service.import_transcript(path, format=query.get("format"), name=query.get("name"))
+        async with aclosing(events):
+            async for event in events:
                 yield _line(event)
-        finally:
-            path.unlink(missing_ok=True)
 
-    return _ndjson(lines(), native.ImportEvent)
+    return _ndjson(lines(), native.ImportEvent, cleanup=lambda: path.unlink(missing_ok=True))
 
 
 async def list_sessions(request: Request) -> Response:
@@ -161,12 +150,9 @@ async def turn(request: Request) -> Response:
     service, session = _service(request), request.path_params["session"]
 
     async def lines() -> AsyncIterator[bytes]:
-        events = service.turn(session, body)
-        try:
+        async with aclosing(service.turn(session, body)) as events:
             async for event in events:
                 yield dump(event.model_dump(exclude_defaults=True)) + b"\n"
-        finally:
-            await events.aclose()
 
     return _ndjson(lines(), native.TurnEvent)
 

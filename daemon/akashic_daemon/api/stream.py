@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from akashic_daemon.errors import AkashicError
+
+logger = logging.getLogger("akashic.http")
 KEEPALIVE_S = 10.0
+_READ_AHEAD = 256
+"""Chunks kept for a client that doesn't read; then the source waits, so a stalled reader costs no memory."""
 T = TypeVar("T")
+
+
+def as_ours(error: Exception) -> AkashicError:
+    """Return what a client is told of an error in mid-stream; a foreign one is logged with its traceback."""
+    if isinstance(error, AkashicError):
+        return error
+    logger.error("a stream failed", exc_info=error)
+    return AkashicError(f"an internal error: {type(error).__name__}", hint="see `akashic daemon logs`")
 
 
 async def pump(source: AsyncIterator[T], queue: asyncio.Queue[T | BaseException | None]) -> None:
     """Move a source's items into a queue; ends with None, or with the exception."""
     try:
         async for item in source:
-            queue.put_nowait(item)
-        queue.put_nowait(None)
+            await queue.put(item)
     except Exception as error:  # noqa: BLE001 - handed over, not swallowed
-        queue.put_nowait(error)
+        await queue.put(error)
+    else:
+        await queue.put(None)
     finally:
         close = getattr(source, "aclose", None)
         if close is not None:
@@ -37,7 +52,8 @@ class EventStream:
     """A response made of `source`'s chunks.
 
     The first item is awaited before the headers go out, so that an error still gets its status. `on_error` words what
-    fails later. `keepalive` is sent after each 10 s of silence, also before the first item.
+    fails later. `keepalive` is sent after each 10 s of silence, also before the first item. `cleanup` runs at the end
+    however it came, even when the client had left before the source began.
     """
 
     def __init__(
@@ -48,16 +64,18 @@ class EventStream:
         keepalive: bytes | None,
         on_error: Callable[[Exception], bytes],
         headers: dict[str, str] | None = None,
+        cleanup: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
         self._media_type = media_type
         self._keepalive = keepalive
         self._on_error = on_error
         self._headers = headers or {}
+        self._cleanup = cleanup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, and stop the source when the client leaves."""
-        queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()
+        queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(_READ_AHEAD)
         pumping = asyncio.create_task(pump(self._source, queue))
         sending = asyncio.create_task(self._send_all(queue, send))
         leaving = asyncio.create_task(wait_for_disconnect(receive))
@@ -68,15 +86,20 @@ class EventStream:
         finally:
             for task in (sending, leaving, pumping):
                 task.cancel()
-            with suppress(asyncio.CancelledError):
-                await pumping
+            try:
+                with suppress(asyncio.CancelledError):
+                    await pumping
+            finally:
+                if self._cleanup is not None:
+                    self._cleanup()
 
     async def _send_all(self, queue: asyncio.Queue[bytes | BaseException | None], send: Send) -> None:
         started = False
         while True:
             item: bytes | BaseException | None
             try:
-                item = await asyncio.wait_for(queue.get(), KEEPALIVE_S) if queue.empty() else queue.get_nowait()
+                async with asyncio.timeout(KEEPALIVE_S):
+                    item = await queue.get()
             except TimeoutError:
                 item = self._keepalive or b""
             chunks: list[bytes] = []

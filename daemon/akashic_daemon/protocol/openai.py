@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 
 class AkashicExtension(BaseModel):
@@ -32,7 +32,7 @@ class _Sampling(BaseModel):
     model: str | None = None
     temperature: float = Field(1.0, ge=0, le=10)
     top_p: float = Field(1.0, ge=0, le=1)
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
     seed: int | None = None
     stop: str | list[str] | None = None
@@ -42,7 +42,9 @@ class _Sampling(BaseModel):
     stream_options: StreamOptions | None = None
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
-    repeat_penalty: float = Field(1.0, gt=0, le=10)
+    repeat_penalty: float = Field(
+        1.0, gt=0, le=10, validation_alias=AliasChoices("repeat_penalty", "repetition_penalty")
+    )
     logit_bias: dict[int, float] | None = None
     user: str | None = None
     akashic: AkashicExtension = AkashicExtension()

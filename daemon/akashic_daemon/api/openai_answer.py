@@ -1,0 +1,112 @@
+"""How an answer looks in OpenAI's API: one object, or chunks; `usage` and our `akashic` block are always there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from akashic_daemon.api.border import dump
+from akashic_daemon.errors import AkashicError, Cancelled
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta
+from akashic_daemon.service import Service
+
+logger = logging.getLogger("akashic.openai")
+
+
+async def collect(service: Service, generation: GenerationInput) -> tuple[Started, Finished]:
+    """Run a request to its end; cancelling this cancels the request."""
+    started: Started | None = None
+    async with aclosing(service.generate(generation)) as events:
+        async for event in events:
+            if isinstance(event, Started):
+                started = event
+            elif isinstance(event, Finished):
+                assert started is not None, "Started is always the first event"
+                _check_complete(started, event)
+                return started, event
+    raise AkashicError("answering: the request ended without a result", hint="see `akashic daemon logs`")
+
+
+def whole(started: Started, finished: Finished, *, chat: bool) -> dict[str, Any]:
+    """Return the answer of a request that doesn't stream."""
+    choice: dict[str, Any] = {"index": 0, "finish_reason": finished.finish_reason, "logprobs": None}
+    choice |= {"message": {"role": "assistant", "content": finished.text}} if chat else {"text": finished.text}
+    head = _head(started, chat=chat, chunk=False)
+    return {**head, "choices": [choice], "usage": _usage(finished), "akashic": _block(finished)}
+
+
+async def chunks(
+    service: Service, generation: GenerationInput, *, chat: bool, with_usage: bool
+) -> AsyncIterator[bytes]:
+    """Stream an answer as server-sent events.
+
+    What is equal in all chunks is written once; a token costs the JSON of its text and two joins.
+    """
+    head = before = after = b""
+    started: Started | None = None
+    async with aclosing(service.generate(generation)) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                yield before + dump(event.text) + after
+            elif isinstance(event, Started):
+                started = event
+                head = b"data: " + dump(_head(event, chat=chat, chunk=True))[:-1] + b',"choices":['
+                before = head + (b'{"index":0,"delta":{"content":' if chat else b'{"index":0,"text":')
+                after = (b"}" if chat else b"") + b',"finish_reason":null}]}\n\n'
+                if chat:
+                    role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+                    yield head + dump(role) + b"]}\n\n"
+            elif isinstance(event, Finished):
+                assert started is not None, "Started is always the first event"
+                _check_complete(started, event)
+                yield _last_chunks(head, event, chat=chat, with_usage=with_usage)
+
+
+def _last_chunks(head: bytes, finished: Finished, *, chat: bool, with_usage: bool) -> bytes:
+    empty: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+    choice = dump({"index": 0, **empty, "finish_reason": finished.finish_reason})
+    block = b'],"akashic":' + dump(_block(finished))
+    out = head + choice + block + b"}\n\n"
+    if with_usage:
+        out += head + block + b',"usage":' + dump(_usage(finished)) + b"}\n\n"
+    return out + b"data: [DONE]\n\n"
+
+
+def _check_complete(started: Started, finished: Finished) -> None:
+    """Log the end by numbers; raise Cancelled for an answer that was cut off while its client waited."""
+    logger.info(
+        "request %s ended (%s): prompt %d tokens, %d of them reused; answer %d tokens; %.3f s",
+        started.request,
+        finished.finish_reason,
+        finished.prompt_tokens,
+        finished.reuse.reused_tokens,
+        finished.completion_tokens,
+        finished.timing.total_s,
+    )
+    if finished.finish_reason == "cancelled":
+        raise Cancelled(
+            f"answering request {started.request}: it was cut off after {finished.completion_tokens} tokens",
+            hint="the daemon is stopping; send it again",
+        )
+
+
+def _usage(finished: Finished) -> dict[str, Any]:
+    return {
+        "prompt_tokens": finished.prompt_tokens,
+        "completion_tokens": finished.completion_tokens,
+        "total_tokens": finished.prompt_tokens + finished.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": finished.reuse.reused_tokens},
+    }
+
+
+def _block(finished: Finished) -> dict[str, Any]:
+    return {**finished.reuse.model_dump(), "timing": finished.timing.model_dump()}
+
+
+def _head(started: Started, *, chat: bool, chunk: bool) -> dict[str, Any]:
+    kind = ("chat.completion" if chat else "text_completion") + (".chunk" if chunk and chat else "")
+    prefix = "chatcmpl-" if chat else "cmpl-"
+    return {"id": prefix + started.request, "object": kind, "created": int(time.time()), "model": started.model}

@@ -1,0 +1,40 @@
+"""Run the daemon of `AKASHIC_HOME` on the fake engine: `python serve_fake.py [--host H] [--port P] [--idle-exit S]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from akashic_daemon.config import load
+from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.lifecycle import serve
+from akashic_daemon.paths import find_paths
+from akashic_daemon.service import Service
+from fake_service import NEVER
+
+
+def make_engine(_name: str, _path: Path) -> FakeEngine:
+    """Return an engine that talks to the end of its budget."""
+    return FakeEngine(kv_cells=1 << 20, window_tokens=1 << 18, end_every=NEVER)
+
+
+def main() -> int:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--idle-exit", type=int)
+    options = parser.parse_args()
+    flags = {
+        "model.default": "fake", "serve.host": options.host, "serve.port": options.port,
+        "serve.idle_exit_s": options.idle_exit,
+    }  # fmt: skip
+    paths = find_paths({"AKASHIC_HOME": os.environ["AKASHIC_HOME"]})
+    settings = load(paths.config_file, env={}, flags=flags)
+    return serve(settings, paths, service=Service(settings, paths, engine_factory=make_engine))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
