@@ -75,7 +75,7 @@ class SessionBook:
             _remember(self._session_at, chains[-1], session)
         parent = chains[-1] if chains else None
         if answer is not None and answer.content:
-            _remember(self._sampled, (parent, answer.content), list(sampled))
+            _remember(self._sampled, (parent, answer.content), list(sampled) or None)
 
         def work() -> None:
             self._store.ensure(session, origin=origin)

@@ -76,8 +76,10 @@ class SessionService:
 
     async def remove_session(self, session: str) -> native.RemovedSession:
         """Delete a session and every message that no other session holds."""
-        removed, shared = await self._thread.run(lambda: self._store.remove(session))
-        self.book.forget(session)
+        try:
+            removed, shared = await self._thread.run(lambda: self._store.remove(session))
+        finally:
+            self.book.forget(session)  # also when the session is gone but its bytes couldn't be wiped yet
         return native.RemovedSession(session=session, messages_removed=removed, messages_shared=shared)
 
     async def import_transcript(

@@ -67,7 +67,8 @@ class Database:
         can't be cut yet.
         """
         with self._translated("wiping deleted text from"):
-            self.connection.execute("PRAGMA incremental_vacuum").fetchall()
+            # executescript runs it to its end; execute stops after the first page, for it yields no rows.
+            self.connection.executescript("PRAGMA incremental_vacuum")
             busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise Conflict(
