@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import stat
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,43 +15,8 @@ import pytest
 from akashic_daemon.errors import ConfigError
 from akashic_daemon.lifecycle import bearer_token
 from akashic_daemon.paths import Paths, find_paths
+from fake_daemon import DEADLINE_S, daemon, free_port, on_socket
 from fake_service import register
-
-ENTRY = Path(__file__).resolve().parent.parent / "serve_fake.py"
-DEADLINE_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def daemon(home: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a daemon on the fake engine until the block ends; it listens when the block begins."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("AKASHIC_")}
-    env |= {"AKASHIC_HOME": str(home), "PYTHONPATH": str(ENTRY.parent)}
-    process = subprocess.Popen([sys.executable, str(ENTRY), *flags], env=env, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        said = ""
-        for line in process.stderr:
-            said += line
-            if "listens on" in line:
-                break
-        else:
-            raise AssertionError(said)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def on_socket(paths: Paths) -> httpx.Client:
-    return httpx.Client(
-        transport=httpx.HTTPTransport(uds=str(paths.socket)), base_url="http://localhost", timeout=DEADLINE_S
-    )
 
 
 @pytest.fixture
@@ -79,16 +39,6 @@ def test_a_tcp_client_that_resets_its_connection_is_not_taken_for_the_socket(hom
         assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=DEADLINE_S).status_code == 200
         sessions = client.get("/akashic/v1/sessions").json()["sessions"]
         assert [s["session"] for s in sessions] == ["diary"]
-
-
-def test_a_forwarding_header_changes_nothing(home: Path, paths: Paths) -> None:
-    port = free_port()
-    with daemon(home, "--port", str(port)):
-        for value in ("", "unix:", "127.0.0.1"):
-            response = httpx.get(
-                f"http://127.0.0.1:{port}/v1/models", headers={"x-forwarded-for": value}, timeout=DEADLINE_S
-            )
-            assert response.status_code == 401
 
 
 def test_the_token_is_private_and_opens_tcp(home: Path, paths: Paths) -> None:

@@ -17,17 +17,22 @@ from akashic_daemon.service import Service
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
+# Paths come from the scope: `request.url` is made of the Host header, which may say anything.
+
+
 async def _our_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AkashicError)
-    return error_response(request.url.path, error)
+    return error_response(request.scope["path"], error)
 
 
 async def _no_route(request: Request, _error: Exception) -> Response:
-    return error_response(request.url.path, NotFound(f"there is no route {request.method} {request.url.path}"))
+    return error_response(
+        request.scope["path"], NotFound(f"there is no route {request.method} {request.scope['path']}")
+    )
 
 
 async def _wrong_method(request: Request, _error: Exception) -> Response:
-    path = request.url.path
+    path = request.scope["path"]
     return error_response(path, BadRequest(f"{path} doesn't take {request.method}"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
@@ -12,7 +12,7 @@ class AkashicExtension(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    session: str | None = None
+    session: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,128}\z")
     policy: str | None = None
     cache_ops: list[dict[str, Any]] = Field(default_factory=list)
     edit_reuse: Literal["exact", "drop"] | None = None
@@ -45,7 +45,7 @@ class _Sampling(BaseModel):
     repeat_penalty: float = Field(
         1.0, gt=0, le=10, validation_alias=AliasChoices("repeat_penalty", "repetition_penalty")
     )
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[int, Annotated[float, Field(ge=-1e9, le=1e9)]] | None = None
     user: str | None = None
     akashic: AkashicExtension = AkashicExtension()
 

@@ -1,0 +1,99 @@
+"""What stops a daemon from beginning is named; how it ends tells its clients the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from akashic_daemon.config import ServeSection, load, log_level
+from akashic_daemon.errors import AkashicError, ConfigError, DaemonRunning, StoreUnwritable
+from akashic_daemon.lifecycle import only_daemon, tcp_socket, unix_socket
+from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
+from fake_daemon import daemon, on_socket
+from fake_service import register
+
+
+@pytest.fixture
+def paths(home: Path) -> Paths:
+    register(home, ["fake"])
+    return find_paths({"AKASHIC_HOME": str(home)})
+
+
+def test_a_stream_that_the_end_of_the_daemon_cuts_off_ends_with_an_error(home: Path, paths: Paths) -> None:
+    body = {"messages": [{"role": "user", "content": "go on"}], "stream": True}
+    with daemon(home) as process, on_socket(paths) as client:
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            events = (json.loads(x[6:]) for x in response.iter_lines() if x.startswith("data: {"))
+            assert "choices" in next(events)
+            process.send_signal(signal.SIGTERM)
+            *_, last = events
+        assert last["error"]["code"] == "cancelled"
+        assert process.wait(10) == 0
+        assert not paths.socket.exists()
+
+
+def test_the_lock_is_held_once_names_its_holder_and_is_free_again(paths: Paths) -> None:
+    with only_daemon(paths):
+        assert paths.lock.read_text() == str(os.getpid())
+        with pytest.raises(DaemonRunning, match=str(os.getpid())), only_daemon(paths):
+            raise AssertionError("two hold the lock")
+    with only_daemon(paths):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named_when_the_lock_is_written(paths: Paths) -> None:
+    ensure_private_dir(paths.runtime_dir)
+    paths.lock.symlink_to("/dev/full")
+    with pytest.raises(StoreUnwritable, match=r"akashic\.lock") as caught, only_daemon(paths):
+        raise AssertionError("it began")
+    assert caught.value.exit_code == 1
+
+
+def test_a_folder_in_the_place_of_the_socket_is_named(paths: Paths) -> None:
+    paths.socket.mkdir(parents=True)
+    with pytest.raises(StoreUnwritable, match=r"akashic\.sock"):
+        unix_socket(paths)
+
+
+def test_a_file_in_the_place_of_the_runtime_folder_is_named(paths: Paths) -> None:
+    paths.runtime_dir.write_text("")
+    with pytest.raises(StoreUnwritable, match="run"), only_daemon(paths):
+        raise AssertionError("it began")
+
+
+def test_a_stale_socket_gives_way(paths: Paths) -> None:
+    ensure_private_dir(paths.runtime_dir)
+    for _ in range(2):
+        unix_socket(paths).close()
+        assert paths.socket.exists()
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_taken_port_is_refused_with_what_to_do(listens: bool) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        if listens:
+            other.listen()
+        with pytest.raises(ConfigError, match=r"127\.0\.0\.1") as caught:
+            tcp_socket(ServeSection(port=other.getsockname()[1]))
+    assert "--port" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+def test_only_loopback_addresses_are_served(host: str) -> None:
+    with pytest.raises(ConfigError):
+        tcp_socket(ServeSection(host=host, port=1))
+
+
+def test_a_log_level_that_does_not_exist_is_refused(home: Path) -> None:
+    assert log_level({}) == "INFO"
+    assert log_level({"AKASHIC_LOG_LEVEL": "Debug"}) == "DEBUG"
+    with pytest.raises(AkashicError, match="loud"):
+        log_level({"AKASHIC_LOG_LEVEL": "loud"})
+    load(home / "config.toml", env={"AKASHIC_LOG_LEVEL": "debug"})
