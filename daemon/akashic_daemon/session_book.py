@@ -71,11 +71,7 @@ class SessionBook:
     ) -> None:
         """Store a request's history and its answer as the session's trajectory."""
         chains = chain_all(messages)
-        if chains:
-            _remember(self._session_at, chains[-1], session)
         parent = chains[-1] if chains else None
-        if answer is not None and answer.content:
-            _remember(self._sampled, (parent, answer.content), list(sampled) or None)
 
         def work() -> None:
             self._store.ensure(session, origin=origin)
@@ -84,6 +80,10 @@ class SessionBook:
                 self._store.remember_sampled(parent, answer.content, list(sampled))
 
         await self._thread.run(work)
+        if parent is not None:
+            _remember(self._session_at, parent, session)
+        if answer is not None and answer.content:
+            _remember(self._sampled, (parent, answer.content), list(sampled) or None)
 
     def forget(self, session: str) -> None:
         """Drop what is remembered of a removed session, sampled text included."""

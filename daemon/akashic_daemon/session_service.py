@@ -142,7 +142,6 @@ class _Import:
         self._tell = tell
         self._sessions: dict[str, native.ImportedSession] = {}
         self._pending: dict[str, list[Message]] = {}
-        self._read_bytes = 0
         self._messages = 0
 
     def run(self) -> native.ImportEvent:
@@ -168,7 +167,6 @@ class _Import:
         )
 
     def _progress(self, read_bytes: int) -> None:
-        self._read_bytes = read_bytes
         self._tell(
             native.ImportEvent(kind="progress", read_bytes=read_bytes, messages=self._messages, format=self._format)
         )

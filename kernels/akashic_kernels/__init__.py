@@ -1,1 +1,1 @@
-"""Part of akashic."""
+"""Triton kernels of the torch engine; none is built yet."""

@@ -1,1 +1,1 @@
-"""Part of the akashic daemon."""
+"""How requests share the engine: the step loop, what a request is and hears, counters, text from tokens."""

@@ -16,7 +16,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from akashic_daemon.cache.index import RadixIndex
 from akashic_daemon.config import ScheduleSection
@@ -416,8 +416,3 @@ class StepLoop:
         self._counters.requests_failed_total += 1
         self._release(request)
         request.emit(error)
-
-
-def as_exception(value: Any) -> BaseException | None:
-    """Return `value` when it is an exception, for callers of `StepLoop.call`."""
-    return value if isinstance(value, BaseException) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -231,10 +231,6 @@ class LlamaCppEngine:
     def threads(self) -> int:
         """Threads that the last step used."""
         return self._threads.threads
-
-    def set_fingerprint(self, fingerprint: str) -> None:
-        """Record the digest of weights and settings that names this engine's KV."""
-        self._info = replace(self._info, fingerprint=fingerprint)
 
     # -- text --------------------------------------------------------------------------------------------------
 
