@@ -17,7 +17,15 @@ from urllib.parse import quote
 import httpx
 from pydantic import ValidationError
 
-from akashic_daemon.errors import AkashicError, Conflict, DaemonNotRunning, DaemonUnhealthy, Forbidden, from_wire
+from akashic_daemon.errors import (
+    AkashicError,
+    Conflict,
+    DaemonNotRunning,
+    DaemonUnhealthy,
+    Forbidden,
+    UsageError,
+    from_wire,
+)
 from akashic_daemon.paths import Paths, find_paths
 from akashic_daemon.protocol import PROTOCOL_VERSION
 from akashic_daemon.protocol.native import Status
@@ -146,7 +154,9 @@ class Client:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of a path."""
+    """Return a name as one segment of a path. Raises UsageError for one that a path takes for another place."""
+    if name in ("", ".", ".."):
+        raise UsageError(f"naming {name!r}: nothing can have that name", hint="`list` shows the names")
     return quote(name, safe="")
 
 

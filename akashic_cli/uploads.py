@@ -41,7 +41,9 @@ def upload(client: Client, source: Source, *, transcript_format: str | None, nam
     """Import a transcript, with a bar on stderr; return the final event. Raises what the importer raises."""
     from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
 
-    params = {k: v for k, v in (("format", transcript_format), ("name", name)) if v is not None}
+    label = source.label.encode("utf-8", "replace").decode()  # a file name may hold bytes that no URL can
+    given = (("format", transcript_format), ("name", name), ("file", label))
+    params = {key: value for key, value in given if value is not None}
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     console = err()
     done: ImportEvent | None = None

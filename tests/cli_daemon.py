@@ -40,6 +40,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.healthy = True
         self.requests: list[tuple[str, str, Any]] = []
         self.conversations = 1
+        self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
         self.hang_after_text = False
         self.stream_closed = threading.Event()
@@ -126,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._lines(native.Stats(at_s=k, uptime_s=k, requests_total=k).model_dump_json() for k in (1, 2, 3))
 
     def import_transcript(self, *, query: Mapping[str, str], body: bytes, **_: Any) -> None:
+        self.server.import_query = dict(query)
         name = query.get("name", "imported")
         sessions = [
             native.ImportedSession(session=n, conversation=n, messages=2, new_messages=2, is_main=is_main)

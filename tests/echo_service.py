@@ -51,9 +51,10 @@ class EchoService(Service):
         *,
         format: str | None,  # noqa: A002 - as in Service
         name: str | None,
+        label: str | None = None,
     ) -> AsyncGenerator[ImportEvent, None]:
         """Say how many bytes were spooled."""
-        del format, name
+        del format, name, label
         yield ImportEvent(kind="done", read_bytes=path.stat().st_size)
 
 

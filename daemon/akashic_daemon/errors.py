@@ -3,6 +3,7 @@
     AkashicError                       code                 exit  http
     |- UsageError                      usage                   2   400
     |  |- BadRequest                   bad_request             2   400
+    |  |- WrongMethod                  wrong_method            2   405
     |  |- PromptTooLong                prompt_too_long         2   400
     |  |- ConfigError                  config                  2   400
     |  |- TranscriptError              transcript              2   400
@@ -55,6 +56,7 @@ __all__ = [
     "Unauthorized",
     "Unsupported",
     "UsageError",
+    "WrongMethod",
     "from_wire",
 ]
 
@@ -92,6 +94,13 @@ class BadRequest(UsageError):
     """A field of a request is missing, unknown or out of range."""
 
     code = "bad_request"
+
+
+class WrongMethod(UsageError):
+    """The route exists, but not for this HTTP method."""
+
+    code = "wrong_method"
+    http_status = 405
 
 
 class PromptTooLong(UsageError):

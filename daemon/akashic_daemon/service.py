@@ -365,9 +365,10 @@ class Service:
         *,
         format: str | None,  # noqa: A002 - the word users know
         name: str | None,
+        label: str | None = None,
     ) -> AsyncGenerator[native.ImportEvent, None]:
-        """Read a spooled transcript into sessions, with progress; the caller removes the file."""
-        return self.sessions.import_transcript(path, format_name=format, name=name)
+        """Read a spooled transcript into sessions, with progress; the caller removes the file. Errors call it `label`."""
+        return self.sessions.import_transcript(path, format_name=format, name=name, label=label)
 
     async def list_models(self) -> native.ModelList:
         """Return the registered models."""

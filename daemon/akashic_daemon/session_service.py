@@ -83,9 +83,12 @@ class SessionService:
         return native.RemovedSession(session=session, messages_removed=removed, messages_shared=shared)
 
     async def import_transcript(
-        self, path: Path, *, format_name: str | None, name: str | None
+        self, path: Path, *, format_name: str | None, name: str | None, label: str | None = None
     ) -> AsyncGenerator[native.ImportEvent, None]:
-        """Read a spooled transcript into sessions, telling how far it is; the last event is `done` or `error`."""
+        """Read a spooled transcript into sessions, telling how far it is; the last event is `done` or `error`.
+
+        label: what the sender calls the transcript; errors name that, for nobody knows the spooled file.
+        """
         running = asyncio.get_running_loop()
         events: asyncio.Queue[native.ImportEvent] = asyncio.Queue()
         gone = threading.Event()
@@ -93,6 +96,9 @@ class SessionService:
         def tell(event: native.ImportEvent) -> None:
             if gone.is_set():
                 raise _ClientGone
+            if event.error is not None:
+                shown = str(event.error["message"]).replace(str(path), label or "sent by the client")
+                event.error["message"] = shown
             running.call_soon_threadsafe(events.put_nowait, event)
 
         task = asyncio.create_task(self._import(path, format_name, name, tell))

@@ -6,7 +6,10 @@ import time
 from typing import NewType, Protocol
 
 SessionId = NewType("SessionId", str)
-"""Name of a session; what people type. Letters, digits, `-`, `_`, `.`, `:`; at most 128 characters."""
+"""Name of a session; what people type. See SESSION_NAME_PATTERN."""
+
+SESSION_NAME_PATTERN = r"^(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}\Z"
+"""Letters, digits, `-`, `_`, `.`, `:`; at most 128. Not `.` or `..`: as a segment of a URL or path they mean another."""
 
 RequestId = NewType("RequestId", str)
 """Name of one request, unique in the daemon's life; stands in logs and responses."""

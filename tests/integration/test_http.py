@@ -163,12 +163,92 @@ def test_a_prompt_too_long_is_a_400_with_both_numbers(home: Path) -> None:
     with_client(home, check)
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", CHAT, 400)])
-def test_a_wrong_route_or_method_is_told_in_the_apis_shape(home: Path, method: str, path: str, status: int) -> None:
+def test_a_wrong_route_is_told_in_the_apis_shape(home: Path) -> None:
+    async def check(client: httpx.AsyncClient, _service: Service) -> None:
+        for path in ("/v1/nothing", "/akashic/v1/nothing"):
+            response = await client.get(path)
+            assert response.status_code == 404
+            assert path in response.json()["error"]["message"]
+
+    with_client(home, check)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", CHAT, "POST"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
+        ("PUT", "/akashic/v1/sessions/s", "DELETE, GET, HEAD"),
+        ("PATCH", "/akashic/v1/models", "GET, HEAD, POST"),
+    ],
+)
+def test_a_wrong_method_is_a_405_that_names_every_right_one(home: Path, method: str, path: str, allow: str) -> None:
     async def check(client: httpx.AsyncClient, _service: Service) -> None:
         response = await client.request(method, path)
-        assert response.status_code == status
-        assert path in response.json()["error"]["message"]
+        assert response.status_code == 405
+        assert response.headers["allow"] == allow
+        error = response.json()["error"]
+        assert error["code"] == "wrong_method"
+        assert path in error["message"]
+        assert ("type" in error) == path.startswith("/v1/")
+
+    with_client(home, check)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "10.1"), ("temperature", "-0.1"), ("temperature", "1e999"), ("top_p", "1.1"), ("top_p", "-0.1"),
+        ("top_k", "2147483648"), ("top_k", "-1"), ("min_p", "1.1"), ("max_tokens", "0"),
+    ],
+)  # fmt: skip
+def test_both_apis_refuse_the_same_sampling_fields(home: Path, field: str, value: str) -> None:
+    async def check(client: httpx.AsyncClient, service: Service) -> None:
+        turn = '{"prompt": "hi", "%s": %s}' % (field, value)  # noqa: UP031  braces are JSON's here
+        chat = '{"messages": [{"role": "user", "content": "hi"}], "%s": %s}' % (field, value)  # noqa: UP031
+        for path, body in (("/akashic/v1/sessions/s/turn", turn), (CHAT, chat)):
+            response = await client.post(path, content=body)
+            assert response.status_code == 400, path
+            assert field in response.json()["error"]["message"]
+        assert (await service.list_sessions()).sessions == []
+
+    with_client(home, check)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_both_apis_take_the_ends_of_top_p(home: Path, value: int) -> None:
+    async def check(client: httpx.AsyncClient, _service: Service) -> None:
+        turn = await client.post("/akashic/v1/sessions/s/turn", json={"prompt": "hi", "top_p": value, "max_tokens": 2})
+        assert '"kind":"done"' in turn.text
+        assert (await client.post(CHAT, json={**HELLO, "top_p": value})).status_code == 200
+
+    with_client(home, check)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_session_cannot_be_named_like_a_folder(home: Path, name: str) -> None:
+    async def check(client: httpx.AsyncClient, service: Service) -> None:
+        chat = await client.post(CHAT, json={**HELLO, "akashic": {"session": name}})
+        assert chat.status_code == 400
+        dotted = name.replace(".", "%2E")
+        turn = await client.post(f"/akashic/v1/sessions/{dotted}/turn", json={"prompt": "hi", "max_tokens": 2})
+        assert '"kind":"done"' not in turn.text
+        await client.post(CHAT, json={**HELLO, "akashic": {"session": "..."}})
+        fork = await client.post("/akashic/v1/sessions/.../fork", json={"name": name})
+        assert fork.status_code == 400
+        assert [s.session for s in (await service.list_sessions()).sessions] == ["..."]
+
+    with_client(home, check)
+
+
+def test_errors_of_an_import_name_the_file_that_the_user_sent(home: Path) -> None:
+    async def check(client: httpx.AsyncClient, service: Service) -> None:
+        for query, shown in (("&file=/home/me/log.jsonl", "/home/me/log.jsonl"), ("", "sent by the client")):
+            for content in (b"", b"\x00\x01\x02", b'{"type": "user"}\n'):
+                response = await client.post(f"/akashic/v1/import?format=codex{query}", content=content)
+                error = json.loads(response.text.splitlines()[-1])["error"]
+                assert f"reading transcript {shown}" in error["message"], error
+                assert str(service.paths.cache_dir) not in response.text
 
     with_client(home, check)
 

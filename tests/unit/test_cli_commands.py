@@ -176,6 +176,24 @@ def test_import_lists_sessions_and_tells_problems(
     assert "n\tmain\t2\t2\tn\n" in said.out
     assert "warning: no JSON" in said.err
     assert daemon.requests[-1][2] == file.read_bytes()
+    assert daemon.import_query == {"format": "codex", "name": "n", "file": str(file)}
+
+
+def test_a_file_whose_name_is_no_text_is_imported(daemon: FakeDaemon, tmp_path: Path) -> None:
+    file = os.fsencode(tmp_path) + b"/log\xff.jsonl"
+    Path(os.fsdecode(file)).write_bytes(b"x")
+    assert main(["import", os.fsdecode(file)]) == 0
+    assert daemon.import_query["file"].endswith("log?.jsonl")
+
+
+@pytest.mark.parametrize("name", [".", "..", ""])
+@pytest.mark.parametrize("command", ["show", "export", "fork", "rm"])
+def test_a_name_that_a_path_takes_for_another_place_is_refused(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    assert main(["session", command, name]) == 2
+    assert repr(name) in capsys.readouterr().err
+    assert all("/sessions" not in path for path in paths_asked(daemon))
 
 
 def test_import_of_a_missing_file_starts_no_daemon(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

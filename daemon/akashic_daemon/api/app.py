@@ -8,10 +8,11 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from akashic_daemon.api import native, openai
 from akashic_daemon.api.border import Activity, Border, error_response
-from akashic_daemon.errors import AkashicError, BadRequest, NotFound
+from akashic_daemon.errors import AkashicError, NotFound, WrongMethod
 from akashic_daemon.service import Service
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -32,8 +33,13 @@ async def _no_route(request: Request, _error: Exception) -> Response:
 
 
 async def _wrong_method(request: Request, _error: Exception) -> Response:
+    """Answer 405. `Allow` is gathered here: a path has a route for each method, and Starlette names the first one's."""
     path = request.scope["path"]
-    return error_response(path, BadRequest(f"{path} doesn't take {request.method}"))
+    routes = [r for r in request.app.routes if isinstance(r, Route) and r.matches(request.scope)[0] is not Match.NONE]
+    allowed = ", ".join(sorted({method for route in routes for method in route.methods or ()}))
+    response = error_response(path, WrongMethod(f"{path} doesn't take {request.method}", hint=f"use {allowed}"))
+    response.headers["Allow"] = allowed
+    return response
 
 
 def create_app(

@@ -109,7 +109,9 @@ async def import_transcript(request: Request) -> Response:
     query = request.query_params
 
     async def lines() -> AsyncIterator[bytes]:
-        events = service.import_transcript(path, format=query.get("format"), name=query.get("name"))
+        events = service.import_transcript(
+            path, format=query.get("format"), name=query.get("name"), label=query.get("file")
+        )
         async with aclosing(events):
             async for event in events:
                 yield _line(event)

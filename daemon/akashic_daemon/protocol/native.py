@@ -3,7 +3,7 @@
     GET    /status                      Status
     GET    /stats                       Stats
     GET    /stats/stream?interval_s=1   NDJSON of Stats
-    POST   /import?format=&name=        body: the transcript's bytes; NDJSON of ImportEvent
+    POST   /import?format=&name=&file=  body: the transcript's bytes, `file` what errors call it; NDJSON of ImportEvent
     GET    /sessions                    SessionList
     GET    /sessions/{id}               SessionDetail
     POST   /sessions/{id}/fork          ForkRequest -> SessionSummary
@@ -243,13 +243,15 @@ class RemovedSession(Wire):
 class TurnRequest(Wire):
     """One user turn in a session that the daemon keeps. Unset sampling fields take the `[chat]` settings."""
 
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
     prompt: str
     model: str | None = None
     system: str | None = None
     max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0)
+    temperature: float | None = Field(None, ge=0, le=10)
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=0, lt=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = None
     stop: list[str] = Field(default_factory=list)

@@ -6,13 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from akashic_daemon.types import SESSION_NAME_PATTERN
+
 
 class AkashicExtension(BaseModel):
     """Our own part of a request."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", regex_engine="python-re")  # the pattern looks ahead
 
-    session: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,128}\z")
+    session: str | None = Field(None, pattern=SESSION_NAME_PATTERN)
     policy: str | None = None
     cache_ops: list[dict[str, Any]] = Field(default_factory=list)
     edit_reuse: Literal["exact", "drop"] | None = None

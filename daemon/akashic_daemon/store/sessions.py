@@ -19,11 +19,11 @@ from akashic_daemon.store import sampled, tree
 from akashic_daemon.store.database import Database
 from akashic_daemon.store.tree import Node, StoredMessage
 from akashic_daemon.trajectory.message import Message, Role, chain_all
-from akashic_daemon.types import ChainDigest, Clock
+from akashic_daemon.types import SESSION_NAME_PATTERN, ChainDigest, Clock
 
 __all__ = ["SessionRow", "SessionStore", "StoredMessage"]
 
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_NAME = re.compile(SESSION_NAME_PATTERN)
 _TITLE_CHARS = 80
 
 
@@ -284,7 +284,9 @@ def _first(c: sqlite3.Connection, name: str, head: Node, message_count: int) -> 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise BadRequest(f"{name!r} can't name a session", hint="use letters, digits and - _ . : (at most 128)")
+        raise BadRequest(
+            f"{name!r} can't name a session", hint="use letters, digits and - _ . : (at most 128, not . or .. alone)"
+        )
 
 
 def _refuse_taken(c: sqlite3.Connection, name: str) -> None:
