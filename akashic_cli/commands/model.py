@@ -64,7 +64,7 @@ def add(
 def show(
     name: NameArgument, as_json: JsonOption = False, no_autostart: NoAutostartOption = False, home: HomeOption = None
 ) -> None:
-    """Show one model: its size, its window, and what its engine can and can't do."""
+    """Show one model: its size, its window, and, when it is loaded, what its engine can and can't do."""
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_fields, print_json
     from akashic_cli.render.units import count, size
@@ -84,11 +84,19 @@ def show(
         ("parameters", count(model.parameters_count)),
         ("size", size(model.summary.size_bytes)),
         ("window", f"{count(model.window_tokens)} of {count(model.trained_window_tokens)} trained tokens"),
-        ("kv per token", size(model.kv_bytes_per_token)),
         ("vocabulary", count(model.vocabulary_size)),
         ("chat template", "yes" if model.has_chat_template else "no"),
-        ("fingerprint", model.fingerprint),
     ]
+    if model.summary.loaded:
+        fields += [
+            ("state", "loaded"),
+            ("kv per token", size(model.kv_bytes_per_token)),
+            ("fingerprint", model.fingerprint),
+        ]
+    else:
+        fields.append(
+            ("state", f"not loaded; `akashic chat --model {name}` loads it, and then its abilities are known")
+        )
     if model.summary.problem:
         fields.append(("problem", model.summary.problem))
     fields += [(f"can {key}", _capability(value, model.why_not.get(key))) for key, value in model.capabilities.items()]

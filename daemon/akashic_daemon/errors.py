@@ -18,6 +18,7 @@
     |- DaemonUnhealthy                 daemon_unhealthy        4   503
     |- DaemonRunning                   daemon_running          1   409
     |- ModelError                      model                   1   500
+    |  `- BadModelFile                 model_file              1   400
     |- EngineError                     engine                  1   500
     |- TemplateError                   template                1   400
     `- StoreError                      store                   1   500
@@ -35,6 +36,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AkashicError",
+    "BadModelFile",
     "BadRequest",
     "Cancelled",
     "ConfigError",
@@ -197,6 +199,13 @@ class ModelError(AkashicError):
     """A model file is missing, broken or of an unknown kind."""
 
     code = "model"
+
+
+class BadModelFile(ModelError):
+    """The file that a request names is missing, no GGUF, or cut off."""
+
+    code = "model_file"
+    http_status = 400
 
 
 class EngineError(AkashicError):

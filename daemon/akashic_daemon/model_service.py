@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 from akashic_daemon.config import Settings
+from akashic_daemon.engine.base import Engine
+from akashic_daemon.engine.gguf_header import GgufHeader, read_header
 from akashic_daemon.engine.host import KnownModel, ModelHost, embedded_model, find_model
-from akashic_daemon.errors import BadRequest, Conflict
+from akashic_daemon.errors import BadRequest, Conflict, ModelError
 from akashic_daemon.protocol import native
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.thread import StoreThread
+
+_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]{1,128}")
+"""A name is typed, and is a segment of a URL."""
 
 
 class ModelService:
@@ -42,10 +48,28 @@ class ModelService:
         return find_model(await self._known_models(), name)
 
     async def list(self) -> native.ModelList:
-        """Return the registered models."""
+        """Return the registered models, each with its usable window; loads none."""
         default = await self._default_name()
         known = await self._known_models()
-        return native.ModelList(models=[self._summary(m, default) for m in known.values()])
+        models = [self._summary(m, default) for m in known.values()]
+        for summary, model in zip(models, known.values(), strict=True):
+            summary.window_tokens = await self._window_tokens(model)
+        return native.ModelList(models=models)
+
+    async def _window_tokens(self, model: KnownModel) -> int | None:
+        """Return the longest context a model serves: exact when it is loaded, else by its header and the settings."""
+        engine = self._host.peek(model.name)
+        if engine is not None:
+            return engine.model.window_tokens
+        try:
+            header = await asyncio.to_thread(read_header, model.path)
+        except ModelError:
+            return None
+        return self._planned_window(header) or None
+
+    def _planned_window(self, header: GgufHeader) -> int:
+        window = self._config.model.window_tokens or header.trained_window_tokens
+        return min(window, self._config.cache.kv_tokens or window)
 
     def _summary(self, model: KnownModel, default: str) -> native.ModelSummary:
         return native.ModelSummary(
@@ -59,11 +83,37 @@ class ModelService:
         )
 
     async def get(self, name: str) -> native.ModelDetail:
-        """Return one model with its capabilities; loads it, for only the engine knows them."""
+        """Return one model: with its capabilities when it is loaded, else what its file's header says.
+
+        Never loads it: that would throw away what the loaded model has computed.
+        """
         model = await self.resolve(name)
-        engine = await self._host.acquire(model)
-        await self._host.release()
+        summary = self._summary(model, await self._default_name())
+        engine = await self._host.peek_settled(model.name)
+        return await self._unloaded(model, summary) if engine is None else self._loaded(engine, summary)
+
+    async def _unloaded(self, model: KnownModel, summary: native.ModelSummary) -> native.ModelDetail:
+        try:
+            header = await asyncio.to_thread(read_header, model.path)
+        except ModelError as error:
+            summary.problem = error.message
+            return native.ModelDetail(summary=summary)
+        summary.window_tokens = self._planned_window(header) or None
+        return native.ModelDetail(
+            summary=summary,
+            description=header.description,
+            architecture=header.architecture,
+            parameters_count=header.parameters_count,
+            vocabulary_size=header.vocabulary_size,
+            trained_window_tokens=header.trained_window_tokens,
+            window_tokens=self._planned_window(header),
+            has_chat_template=header.has_chat_template,
+            metadata=dict(header.metadata),
+        )
+
+    def _loaded(self, engine: Engine, summary: native.ModelSummary) -> native.ModelDetail:
         info, able = engine.model, engine.capabilities
+        summary.loaded, summary.window_tokens = True, info.window_tokens
         facts = (
             "drop",
             "repos",
@@ -76,7 +126,7 @@ class ModelService:
             "kv_types",
         )
         return native.ModelDetail(
-            summary=self._summary(model, await self._default_name()),
+            summary=summary,
             description=info.description,
             architecture=info.architecture,
             parameters_count=info.parameters_count,
@@ -92,20 +142,25 @@ class ModelService:
         )
 
     async def add(self, request: native.AddModelRequest) -> native.ModelSummary:
-        """Register a GGUF. Raises ModelError when the file is missing or no GGUF."""
-        from akashic_daemon.engine.llama_cpp.model_file import check_gguf
-
+        """Register a GGUF. Raises BadModelFile when the file is missing, no GGUF or cut off."""
         path = Path(request.path)
         if not path.is_absolute():
             raise BadRequest(f"the model's path {request.path!r} is not absolute", hint="send the whole path")
-        size_bytes = await asyncio.to_thread(check_gguf, path)
+        size_bytes = (await asyncio.to_thread(read_header, path)).size_bytes
         name = request.name or path.stem
+        if not _NAME.fullmatch(name) or name == "default":
+            raise BadRequest(
+                f"{name!r} can't name a model", hint="choose another with --name: printable, without /, not `default`"
+            )
         own = embedded_model()
         if own is not None and name == own.name:
             raise Conflict(f"{name!r} is the embedded model's name", hint="choose another with --name")
         mtime_ns = path.stat().st_mtime_ns
         await self._thread.run(lambda: self._registry.add(name, str(path), size_bytes, mtime_ns, request.default))
-        return self._summary((await self._known_models())[name], await self._default_name())
+        model = (await self._known_models())[name]
+        summary = self._summary(model, await self._default_name())
+        summary.window_tokens = await self._window_tokens(model)
+        return summary
 
     async def remove(self, name: str) -> native.RemovedModel:
         """Forget a registration; the file stays."""

@@ -375,11 +375,13 @@ class Service:
         return await self.models.list()
 
     async def get_model(self, name: str) -> native.ModelDetail:
-        """Return one model with its capabilities; loads it, for only the engine knows them."""
+        """Return one model, with its capabilities when it is loaded. Waits for the default one that loads at the start."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
         return await self.models.get(name)
 
     async def add_model(self, request: native.AddModelRequest) -> native.ModelSummary:
-        """Register a GGUF. Raises ModelError when the file is missing or no GGUF."""
+        """Register a GGUF. Raises BadModelFile when the file is missing, no GGUF or cut off."""
         return await self.models.add(request)
 
     async def remove_model(self, name: str) -> native.RemovedModel:

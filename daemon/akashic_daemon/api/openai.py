@@ -40,22 +40,15 @@ def routes() -> list[Route]:
 
 
 async def _models(service: Service) -> list[dict[str, Any]]:
-    known = await service.list_models()
-    engine = (await service.status()).engine
+    known = (await service.list_models()).models
     return [
-        {
-            "id": m.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "akashic",
-            **({"max_model_len": engine.window_tokens} if m.loaded and engine.window_tokens else {}),
-        }
-        for m in known.models
+        {"id": m.name, "object": "model", "created": 0, "owned_by": "akashic", "max_model_len": m.window_tokens}
+        for m in known
     ]
 
 
 async def list_models(request: Request) -> Response:
-    """Answer with the registered models; the loaded one says its usable window."""
+    """Answer with the registered models and their usable windows (null where the file doesn't tell); loads none."""
     return json_response({"object": "list", "data": await _models(request.app.state.service)})
 
 

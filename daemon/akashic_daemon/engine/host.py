@@ -142,6 +142,15 @@ class ModelHost:
         """Name of the loaded model."""
         return self._name
 
+    def peek(self, name: str) -> Engine | None:
+        """Return the engine if it has that model now, to read what it says of itself; None otherwise."""
+        return self._loop.engine if self._name == name else None
+
+    async def peek_settled(self, name: str) -> Engine | None:
+        """Do the same after a load that is under way has ended."""
+        async with self._lock:
+            return self.peek(name)
+
     async def _load(self, model: KnownModel) -> None:
         self._name, self._builder = None, None
         self.state = EngineStatus(model=model.name, state="loading", detail=str(model.path))

@@ -280,11 +280,12 @@ class TurnEvent(Wire):
 
 
 class ModelSummary(Wire):
-    """A line of `model list`."""
+    """A line of `model list`. `window_tokens` is exact for a loaded model; None where its file doesn't tell."""
 
     name: str
     path: str
     size_bytes: int
+    window_tokens: int | None = None
     default: bool = False
     loaded: bool = False
     embedded: bool = False
@@ -298,7 +299,10 @@ class ModelList(Wire):
 
 
 class ModelDetail(Wire):
-    """Answer of `/models/{name}`; `capabilities` maps each to true, false or a value, `why_not` to reasons."""
+    """Answer of `/models/{name}`; `capabilities` maps each to true, false or a value, `why_not` to reasons.
+
+    A model that isn't loaded has no capabilities, fingerprint or KV size: only its engine knows those.
+    """
 
     summary: ModelSummary
     description: str = ""
