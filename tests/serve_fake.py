@@ -1,15 +1,19 @@
-"""Run the daemon of `AKASHIC_HOME` on the fake engine: `python serve_fake.py [--host H] [--port P] [--idle-exit S]`."""
+"""Run the daemon of `AKASHIC_HOME` on the fake engine.
+
+`python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged]`; a wedged one never stops by itself.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import threading
 from pathlib import Path
 
 from akashic_daemon.config import load
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.lifecycle import serve
+from akashic_daemon.lifecycle import _STOP_LIMIT_S, serve
 from akashic_daemon.paths import find_paths
 from akashic_daemon.service import Service
 from fake_service import NEVER
@@ -20,12 +24,22 @@ def make_engine(_name: str, _path: Path) -> FakeEngine:
     return FakeEngine(kv_cells=1 << 20, window_tokens=1 << 18, end_every=NEVER)
 
 
+class WedgedService(Service):
+    """Blocks the event loop for ever when it is to stop."""
+
+    async def stop(self) -> None:
+        """Never return, not even to the event loop."""
+        threading.Event().wait()
+
+
 def main() -> int:
     """Serve until a signal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--idle-exit", type=int)
+    parser.add_argument("--stop-limit", type=float, default=_STOP_LIMIT_S)
+    parser.add_argument("--wedged", action="store_true")
     options = parser.parse_args()
     flags = {
         "model.default": "fake", "serve.host": options.host, "serve.port": options.port,
@@ -33,7 +47,9 @@ def main() -> int:
     }  # fmt: skip
     paths = find_paths({"AKASHIC_HOME": os.environ["AKASHIC_HOME"]})
     settings = load(paths.config_file, env={}, flags=flags)
-    return serve(settings, paths, service=Service(settings, paths, engine_factory=make_engine))
+    kind = WedgedService if options.wedged else Service
+    service = kind(settings, paths, engine_factory=make_engine)
+    return serve(settings, paths, service=service, stop_limit_s=options.stop_limit)
 
 
 if __name__ == "__main__":

@@ -163,8 +163,13 @@ class _Server(uvicorn.Server):
         self.listening.set()
 
 
-def serve(settings: Settings, paths: Paths, *, service: Service | None = None) -> int:
-    """Run the daemon until a signal; return the exit code. Raises AkashicError when it can't begin."""
+def serve(
+    settings: Settings, paths: Paths, *, service: Service | None = None, stop_limit_s: float = _STOP_LIMIT_S
+) -> int:
+    """Run the daemon until a signal; return the exit code. Raises AkashicError when it can't begin.
+
+    A stop that takes longer than `stop_limit_s` ends the process by force.
+    """
     os.umask(0o077)
     logging.basicConfig(stream=sys.stderr, level=log_level(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -176,14 +181,17 @@ def serve(settings: Settings, paths: Paths, *, service: Service | None = None) -
         try:
             if settings.config.serve.port:
                 sockets.append(tcp_socket(settings.config.serve))
-            return asyncio.run(_serve(settings, paths, service or Service(settings, paths), sockets))
+            service = service or Service(settings, paths)
+            return asyncio.run(_serve(settings, paths, service, sockets, stop_limit_s))
         finally:
             for listener in sockets:
                 listener.close()
             paths.socket.unlink(missing_ok=True)
 
 
-async def _serve(settings: Settings, paths: Paths, service: Service, sockets: list[socket.socket]) -> int:
+async def _serve(
+    settings: Settings, paths: Paths, service: Service, sockets: list[socket.socket], stop_limit_s: float
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,7 +213,7 @@ async def _serve(settings: Settings, paths: Paths, service: Service, sockets: li
     watching = asyncio.create_task(_watch_idle(activity, options.idle_exit_s, stop))
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
-    _end_by_force_after(_STOP_LIMIT_S)
+    _end_by_force_after(stop_limit_s)
     for task in (stopping, telling, watching):
         task.cancel()
     await _stop(server, serving, service)
@@ -232,7 +240,7 @@ def _end_by_force_after(seconds: float) -> None:
     """End the process when stopping takes too long: a wedged engine must not keep it (invariant 9)."""
 
     def end() -> None:
-        logger.critical("not stopped after %.0f s: ending by force; a block being written may be lost", seconds)
+        logger.critical("not stopped after %g s: ending by force; a block being written may be lost", seconds)
         os._exit(1)
 
     timer = threading.Timer(seconds, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -12,9 +13,9 @@ import pytest
 
 from akashic_daemon.config import ServeSection, load, log_level
 from akashic_daemon.errors import AkashicError, ConfigError, DaemonRunning, StoreUnwritable
-from akashic_daemon.lifecycle import only_daemon, tcp_socket, unix_socket
+from akashic_daemon.lifecycle import only_daemon, serve, tcp_socket, unix_socket
 from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
-from fake_daemon import daemon, on_socket
+from fake_daemon import DEADLINE_S, daemon, on_socket
 from fake_service import register
 
 
@@ -35,6 +36,20 @@ def test_a_stream_that_the_end_of_the_daemon_cuts_off_ends_with_an_error(home: P
         assert last["error"]["code"] == "cancelled"
         assert process.wait(10) == 0
         assert not paths.socket.exists()
+
+
+def test_a_daemon_that_cannot_stop_is_ended_by_force_and_the_next_one_starts(home: Path, paths: Paths) -> None:
+    with daemon(home, "--wedged", "--stop-limit", "0.1") as process:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1
+        assert "not stopped after 0.1 s: ending by force" in said
+    with daemon(home), on_socket(paths) as client:
+        assert client.get("/healthz").status_code == 200
+
+
+def test_the_deadline_of_stopping_is_below_the_promised_ten_seconds() -> None:
+    assert inspect.signature(serve).parameters["stop_limit_s"].default < 10
 
 
 def test_the_lock_is_held_once_names_its_holder_and_is_free_again(paths: Paths) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ class ModelHost:
         self._lock = asyncio.Lock()
         self._users = 0
         self._idle = asyncio.Condition(self._lock)
+        self._waiting: deque[object] = deque()
         self._name: str | None = None
         self._builder: PromptBuilder | AkashicError | None = None
         self.state = EngineStatus()
@@ -94,17 +96,27 @@ class ModelHost:
         return await future
 
     async def acquire(self, model: KnownModel) -> Engine:
-        """Make `model` the loaded one, waiting for requests on another to end, and keep it until `release`."""
+        """Make `model` the loaded one, waiting for requests on another to end, and keep it until `release`.
+
+        First come, first served: who wants the loaded model waits behind who came before and wants another, or a
+        busy model would never be swapped.
+        """
+        ticket = object()
         async with self._idle:
-            while self._name != model.name and self._users:
-                await self._idle.wait()
-            if self._name != model.name:
-                await self._load(model)
-            engine = self._loop.engine
-            if engine is None:
-                raise EngineError(f"the model {model.name} is not loaded", hint="see `akashic daemon logs`")
-            self._users += 1
-            return engine
+            self._waiting.append(ticket)
+            try:
+                while self._waiting[0] is not ticket or (self._name != model.name and self._users):
+                    await self._idle.wait()
+                if self._name != model.name:
+                    await self._load(model)
+                engine = self._loop.engine
+                if engine is None:
+                    raise EngineError(f"the model {model.name} is not loaded", hint="see `akashic daemon logs`")
+                self._users += 1
+                return engine
+            finally:
+                self._waiting.remove(ticket)
+                self._idle.notify_all()
 
     async def release(self) -> None:
         """End a use that `acquire` began."""
@@ -136,6 +148,11 @@ class ModelHost:
                 f"the model {self._name} has no chat template", hint="use /v1/completions, or a chat model"
             )
         return self._builder
+
+    @property
+    def waiting_count(self) -> int:
+        """How many requests wait for their model."""
+        return len(self._waiting)
 
     @property
     def loaded(self) -> str | None:
