@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from akashic_daemon.errors import StoreError
 from akashic_daemon.store.check import MENDABLE, Kind, check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
@@ -18,6 +19,7 @@ DAMAGE = {
     Kind.WRONG_DIGEST: "UPDATE messages SET json = replace(json, 'two', 'tow') WHERE id = 2",
     Kind.UNREADABLE_MESSAGE: "UPDATE messages SET json = '[]' WHERE id = 2",
     Kind.WRONG_CHAIN: "UPDATE messages SET chain = 'chain1:0' WHERE id = 3",
+    Kind.WRONG_CHECKSUM: "UPDATE messages SET created_at_s = created_at_s + 1 WHERE id = 2",
     Kind.WRONG_COUNT: "UPDATE messages SET depth = 9 WHERE id = 3",
     Kind.DANGLING: "UPDATE sessions SET head_id = 99",
     Kind.ORPHAN_MESSAGE: "UPDATE sessions SET head_id = 1",
@@ -76,11 +78,46 @@ def test_what_nothing_reaches_is_deleted_when_asked(database: Database, kind: Ki
     assert check(database) == []
 
 
-@pytest.mark.parametrize("kind", [Kind.WRONG_DIGEST, Kind.WRONG_CHAIN, Kind.WRONG_COUNT])
+@pytest.mark.parametrize("kind", [Kind.WRONG_DIGEST, Kind.WRONG_CHAIN, Kind.WRONG_CHECKSUM, Kind.WRONG_COUNT])
 def test_what_may_still_be_worth_something_is_left_also_when_asked(database: Database, kind: Kind) -> None:
     database.connection.execute(DAMAGE[kind])
     check(database, fix=True)
     assert kind in {f.kind for f in check(database)}
+
+
+WHOLE = Message(
+    Role.TOOL,
+    "said",
+    thinking="thought",
+    tool_call_id="call",
+    name="tool",
+    is_error=True,
+    event_time_s=17.25,
+    compaction=True,
+    source="log:1",
+)
+
+
+def test_every_flipped_byte_of_a_message_is_found_and_never_read_as_good(database: Database) -> None:
+    """Also in what the message's digest leaves out, and where the byte makes the text no UTF-8."""
+    store = SessionStore(database, SystemClock())
+    store.create("t", origin="test")
+    store.append("t", [WHOLE])
+    assert check(database) == []
+    row_id = database.connection.execute("SELECT max(id) FROM messages").fetchone()[0]
+    text = database.connection.execute("SELECT json FROM messages WHERE id = ?", (row_id,)).fetchone()[0].encode()
+    for key in ("is_error", "event_time_s", "source", "compaction"):
+        assert key.encode() in text
+    for at in range(len(text)):
+        for mask in (0x01, 0x80):
+            flipped = text[:at] + bytes([text[at] ^ mask]) + text[at + 1 :]
+            database.connection.execute("UPDATE messages SET json = CAST(? AS TEXT) WHERE id = ?", (flipped, row_id))
+            assert Kind.WRONG_CHECKSUM in {f.kind for f in check(database)}
+            with pytest.raises(StoreError):
+                store.messages("t")
+    database.connection.execute("UPDATE messages SET json = CAST(? AS TEXT) WHERE id = ?", (text, row_id))
+    assert check(database) == []
+    assert store.messages("t")[0].message == WHOLE
 
 
 def test_a_damaged_page_is_found_and_never_mended(tmp_path: Path, database: Database) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from akashic_daemon.errors import Conflict, StoreError, StoreTooNew, StoreUnwritable
-from akashic_daemon.store.check import check
+from akashic_daemon.store.check import Kind, check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.migrations import MIGRATIONS
 from akashic_daemon.store.sessions import SessionStore
@@ -68,7 +68,7 @@ def test_rights_that_others_had_are_taken_on_opening(tmp_path: Path) -> None:
 
 def test_migrations_that_were_released_never_change() -> None:
     digests = [hashlib.sha256("\n".join(m).encode()).hexdigest()[:16] for m in MIGRATIONS]
-    assert digests[:2] == ["07687744cf0104e4", "1b6b55e37da18bec"]
+    assert digests[:3] == ["07687744cf0104e4", "1b6b55e37da18bec", "2a5033389aebef71"]
 
 
 def test_an_old_database_opens_with_its_sessions_and_without_what_nothing_reached(tmp_path: Path) -> None:
@@ -78,6 +78,9 @@ def test_an_old_database_opens_with_its_sessions_and_without_what_nothing_reache
         store = SessionStore(database, SystemClock())
         assert [m.message.content for m in store.messages("old")] == ["kept"]
         assert check(database) == []
+        database.connection.execute("UPDATE messages SET created_at_s = 1.5")
+        assert [f.kind for f in check(database)] == [Kind.WRONG_CHECKSUM]
+        database.connection.execute("UPDATE messages SET created_at_s = 1.0")
         assert database.connection.execute("SELECT count(*) FROM messages").fetchone()[0] == 1
         assert database.connection.execute("SELECT text_digest FROM sampled").fetchall() == [("text1:a",)]
         assert store.remove("old") == (1, 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -32,6 +33,7 @@ class Kind(StrEnum):
     UNREADABLE_MESSAGE = "unreadable_message"
     WRONG_DIGEST = "wrong_digest"
     WRONG_CHAIN = "wrong_chain"
+    WRONG_CHECKSUM = "wrong_checksum"
     WRONG_COUNT = "wrong_count"
     ORPHAN_MESSAGE = "orphan_message"
     ORPHAN_SAMPLED = "orphan_sampled"
@@ -54,7 +56,7 @@ class Finding:
 
 def check(database: Database, *, fix: bool = False) -> list[Finding]:
     """Return everything that is wrong; with `fix`, delete the kinds of MENDABLE. Changes nothing otherwise."""
-    with database.reading() as c:
+    with database.reading() as c, _any_bytes(c):
         damaged = list(_file(c))
         # A damaged file is asked no further: its answers would be guesses.
         findings = damaged or [*_dangling(c), *_messages(c), *_unreached(c), *_sampled(c), *_others(c)]
@@ -64,6 +66,17 @@ def check(database: Database, *, fix: bool = False) -> list[Finding]:
             c.execute(f"DELETE FROM sampled WHERE parent_chain IN ({_LEFT_SAMPLED})")
         database.shrink()
     return findings
+
+
+@contextmanager
+def _any_bytes(c: sqlite3.Connection) -> Iterator[None]:
+    """Read text that isn't UTF-8 any more with marks in it, so that it is a finding and doesn't end the search."""
+    factory = c.text_factory
+    c.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    try:
+        yield
+    finally:
+        c.text_factory = factory
 
 
 def _file(c: sqlite3.Connection) -> Iterator[Finding]:
@@ -79,13 +92,16 @@ def _dangling(c: sqlite3.Connection) -> Iterator[Finding]:
 
 def _messages(c: sqlite3.Connection) -> Iterator[Finding]:
     rows = c.execute(
-        """SELECT m.id, m.depth, m.chain, m.digest, m.json, p.chain, coalesce(p.depth, -1)
+        """SELECT m.id, m.depth, m.chain, m.digest, m.json, p.chain, coalesce(p.depth, -1),
+        m.checksum = row_checksum(CAST(m.chain AS BLOB), m.depth, CAST(m.json AS BLOB), m.created_at_s)
         FROM messages m LEFT JOIN messages p ON p.id = m.parent_id ORDER BY m.id"""
     )
-    for row_id, depth, own_chain, digest, column, parent_chain, parent_depth in rows:
+    for row_id, depth, own_chain, digest, column, parent_chain, parent_depth, is_whole in rows:
         subject = f"message {row_id}"
         if depth != parent_depth + 1:
             yield Finding(Kind.WRONG_COUNT, subject, f"it counts {depth} messages before it, not {parent_depth + 1}")
+        if not is_whole:
+            yield Finding(Kind.WRONG_CHECKSUM, subject, "its text, time or place isn't what was written")
         try:
             message = tree.from_column(column)
         except StoreError as error:

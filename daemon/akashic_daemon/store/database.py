@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from akashic_daemon.errors import AkashicError, Conflict, StoreError, StoreTooNew, StoreUnwritable
+from akashic_daemon.store.checksum import ROW_CHECKSUM, row_checksum
 from akashic_daemon.store.migrations import MIGRATIONS
 
 BUSY_TIMEOUT_MS = 5000
@@ -174,6 +175,7 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA secure_delete=ON")
+    connection.create_function(ROW_CHECKSUM, 4, row_checksum, deterministic=True)
     connection.execute("PRAGMA temp_store=MEMORY")  # no text in temporary files outside the store
 
 

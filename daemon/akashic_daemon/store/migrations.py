@@ -55,5 +55,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DELETE FROM sampled WHERE parent_chain <> '' AND parent_chain NOT IN (SELECT chain FROM messages)",
         "DELETE FROM sampled WHERE length(token_ids) = 0",
     ),
+    (
+        # The digest says which message it is; times, sources and error marks are outside it, but damage there counts.
+        # What was damaged before can't be told any more: it gets the checksum of what stands there.
+        "ALTER TABLE messages ADD COLUMN checksum TEXT NOT NULL DEFAULT ''",
+        """UPDATE messages SET checksum =
+            row_checksum(CAST(chain AS BLOB), depth, CAST(json AS BLOB), created_at_s)""",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from akashic_daemon.errors import AkashicError, StoreError
 from akashic_daemon.store import sampled
+from akashic_daemon.store.checksum import row_checksum
 from akashic_daemon.trajectory.message import Message, Role, chain
 from akashic_daemon.types import ChainDigest, MessageDigest
 
@@ -23,7 +24,7 @@ PATH = """WITH RECURSIVE path(id) AS (
     SELECT m.parent_id FROM messages m JOIN path ON m.id = path.id WHERE m.parent_id IS NOT NULL)"""
 """From a message to the root; its one parameter is the message's id."""
 
-_STORED = """ SELECT m.id, m.depth, m.chain, m.digest, m.json, m.created_at_s
+_STORED = """ SELECT m.id, m.depth, m.chain, m.digest, m.json, m.created_at_s, m.checksum
     FROM path JOIN messages m ON m.id = path.id ORDER BY m.depth"""
 _SAMPLED = """ SELECT s.parent_chain, s.text_digest, s.token_ids FROM path JOIN messages m ON m.id = path.id
     LEFT JOIN messages p ON p.id = m.parent_id JOIN sampled s ON s.parent_chain = coalesce(p.chain, '')"""
@@ -104,9 +105,19 @@ def grow(c: sqlite3.Connection, at: Node, messages: Sequence[Message], now_s: fl
         after = chain(at.chain, message)
         node = find(c, after) if new == 0 else None  # nothing stands after a row that is new
         if node is None:
+            column = to_column(message)
             cursor = c.execute(
-                "INSERT INTO messages (parent_id, depth, chain, digest, json, created_at_s) VALUES (?, ?, ?, ?, ?, ?)",
-                (at.id, at.depth + 1, after, message.digest(), to_column(message), now_s),
+                "INSERT INTO messages (parent_id, depth, chain, digest, json, created_at_s, checksum) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    at.id,
+                    at.depth + 1,
+                    after,
+                    message.digest(),
+                    column,
+                    now_s,
+                    _checksum(after, at.depth + 1, column, now_s),
+                ),
             )
             node = Node(cursor.lastrowid, after, at.depth + 1)
             new += 1
@@ -137,7 +148,15 @@ def _verified(row: tuple[Any, ...], index: int, parent: ChainDigest | None) -> S
     message = from_column(row[4])
     if row[1] != index or message.digest() != row[3] or chain(parent, message) != row[2]:
         raise _changed(index)
+    if row[6] != _checksum(row[2], index, row[4], row[5]):
+        raise _changed(index)
     return StoredMessage(row[0], index, ChainDigest(row[2]), MessageDigest(row[3]), message, row[5])
+
+
+def _checksum(own_chain: str, depth: int, column: str | bytes, created_at_s: float) -> str:
+    return row_checksum(
+        own_chain.encode(), depth, column if isinstance(column, bytes) else column.encode(), created_at_s
+    )
 
 
 def _changed(index: int) -> StoreError:
