@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from akashic_cli.commands import bench, chat, config, daemon, doctor, model, serve, session, stats, transcript
+from akashic_cli.commands import bench, cache, chat, config, daemon, doctor, model, serve, session, stats, transcript
 from akashic_cli.options import HomeOption
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.add_typer(daemon.app, name="daemon")
 app.command("chat")(chat.chat)
 app.command("import")(transcript.import_transcript)
 app.add_typer(session.app, name="session")
+app.add_typer(cache.app, name="cache")
 app.command("stats")(stats.stats)
 app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")

@@ -40,6 +40,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.healthy = True
         self.requests: list[tuple[str, str, Any]] = []
         self.conversations = 1
+        self.store_findings: list[native.StoreFinding] = []
         self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
         self.hang_after_text = False
@@ -140,6 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         self._lines(event.model_dump_json() for event in events)
 
+    def verify(self, **_: Any) -> None:
+        self._lines(iter([native.StoreReport(sessions=3, findings=self.server.store_findings).model_dump_json()]))
+
     def sessions(self, **_: Any) -> None:
         found = [native.SessionSummary(session="one", title="a\ttitle\x1b[31m", messages=3, updated_at_s=5)]
         self._json(200, native.SessionList(sessions=found).model_dump())
@@ -237,6 +241,7 @@ _ROUTES = [
     ("GET", f"{_NATIVE}/sessions/([^/]+)/export", "export"),
     ("DELETE", f"{_NATIVE}/sessions/([^/]+)", "remove"),
     ("POST", f"{_NATIVE}/sessions/([^/]+)/turn", "turn"),
+    ("GET", f"{_NATIVE}/cache/verify", "verify"),
     ("GET", f"{_NATIVE}/models", "models"),
     ("POST", f"{_NATIVE}/models", "add_model"),
     ("GET", f"{_NATIVE}/models/([^/]+)", "model"),

@@ -33,6 +33,7 @@ from akashic_daemon.schedule.events import Finished, GenerationEvent, Generation
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.session_service import SessionService
+from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.sessions import SessionStore
@@ -153,6 +154,16 @@ class Service:
         )
         self._counters.fill(stats)
         return stats
+
+    async def verify_store(self) -> native.StoreReport:
+        """Look for damage in the store; changes nothing. What is to be stored meanwhile waits."""
+        database = self._database
+        assert database is not None
+        found = await self._thread.run(lambda: check(database))
+        return native.StoreReport(
+            sessions=await self.sessions.count(),
+            findings=[native.StoreFinding(kind=f.kind, subject=f.subject, detail=f.detail) for f in found],
+        )
 
     # -- text --------------------------------------------------------------------------------------------------
 

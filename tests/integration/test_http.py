@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +239,21 @@ def test_a_session_cannot_be_named_like_a_folder(home: Path, name: str) -> None:
         fork = await client.post("/akashic/v1/sessions/.../fork", json={"name": name})
         assert fork.status_code == 400
         assert [s.session for s in (await service.list_sessions()).sessions] == ["..."]
+
+    with_client(home, check)
+
+
+def test_damage_in_the_store_is_reported_over_http(home: Path) -> None:
+    async def check(client: httpx.AsyncClient, service: Service) -> None:
+        await client.post(CHAT, json={**HELLO, "akashic": {"session": "s"}})
+        assert (await client.get("/akashic/v1/cache/verify")).json() == {
+            "kind": "done", "sessions": 1, "findings": [], "error": None,
+        }  # fmt: skip
+        with closing(sqlite3.connect(service.paths.database)) as other:
+            other.execute("UPDATE messages SET created_at_s = 7 WHERE id = 2")
+            other.commit()
+        found = (await client.get("/akashic/v1/cache/verify")).json()["findings"]
+        assert [(f["kind"], f["subject"]) for f in found] == [("wrong_checksum", "message 2")]
 
     with_client(home, check)
 

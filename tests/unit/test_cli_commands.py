@@ -309,3 +309,26 @@ def test_a_reader_that_leaves_early_is_no_error(daemon: FakeDaemon, home: Path) 
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_whole_store_is_verified_with_exit_code_0(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "verify"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "is whole: 3 sessions" in said.err
+
+
+def test_findings_in_the_store_are_data_and_the_exit_code_is_1(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.store_findings = [native.StoreFinding(kind="wrong_digest", subject="message 7", detail="it differs")]
+    assert main(["cache", "verify"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "KIND\tSUBJECT\tDETAIL\nwrong_digest\tmessage 7\tit differs\n"
+    assert "left as it is" in said.err
+    assert main(["cache", "verify", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "sessions": 3,
+        "findings": [{"kind": "wrong_digest", "subject": "message 7", "detail": "it differs"}],
+    }

@@ -37,6 +37,7 @@ def routes() -> list[Route]:
         Route(f"{p}/sessions/{{session}}/fork", fork_session, methods=["POST"]),
         Route(f"{p}/sessions/{{session}}/export", export_session, methods=["GET"]),
         Route(f"{p}/sessions/{{session}}/turn", turn, methods=["POST"]),
+        Route(f"{p}/cache/verify", verify_store, methods=["GET"]),
         Route(f"{p}/models", list_models, methods=["GET"]),
         Route(f"{p}/models", add_model, methods=["POST"]),
         Route(f"{p}/models/{{name}}", get_model, methods=["GET"]),
@@ -59,7 +60,7 @@ def _line(model: BaseModel) -> bytes:
 
 def _ndjson(
     source: AsyncIterator[bytes],
-    error_event: type[native.TurnEvent] | type[native.ImportEvent],
+    error_event: type[native.TurnEvent] | type[native.ImportEvent] | type[native.StoreReport],
     *,
     cleanup: Callable[[], None] | None = None,
 ) -> Response:
@@ -157,6 +158,16 @@ async def turn(request: Request) -> Response:
                 yield dump(event.model_dump(exclude_defaults=True)) + b"\n"
 
     return _ndjson(lines(), native.TurnEvent)
+
+
+async def verify_store(request: Request) -> Response:
+    """Look for damage in the store; a stream, for a large store takes its time."""
+    service = _service(request)
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield _line(await service.verify_store())
+
+    return _ndjson(lines(), native.StoreReport)
 
 
 async def list_models(request: Request) -> Response:

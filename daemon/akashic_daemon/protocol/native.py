@@ -10,6 +10,7 @@
     GET    /sessions/{id}/export        NDJSON, one message a line (`trajectory.message.Message.to_json`)
     DELETE /sessions/{id}               RemovedSession
     POST   /sessions/{id}/turn          TurnRequest -> NDJSON of TurnEvent; creates the session when it's new
+    GET    /cache/verify                NDJSON of one StoreReport
     GET    /models                      ModelList
     POST   /models                      AddModelRequest -> ModelSummary
     GET    /models/{name}               ModelDetail
@@ -238,6 +239,23 @@ class RemovedSession(Wire):
     session: str
     messages_removed: int
     messages_shared: int
+
+
+class StoreFinding(Wire):
+    """One thing that is wrong in the store; holds no text of a message."""
+
+    kind: str
+    subject: str
+    detail: str
+
+
+class StoreReport(Wire):
+    """What a look for damage found; sound when `findings` is empty."""
+
+    kind: Literal["done", "error"] = "done"
+    sessions: int = 0
+    findings: list[StoreFinding] = Field(default_factory=list)
+    error: dict[str, Any] | None = None
 
 
 class TurnRequest(Wire):
