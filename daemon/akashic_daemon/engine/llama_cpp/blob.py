@@ -1,0 +1,221 @@
+"""A saved sequence of llama.cpp (sequence state, version 3): read with suspicion, and moved to other positions in place.
+
+    u32 magic, i32 sequence, u32 streams, u32 cells, cells x {i32 position, u32 sequences = 1, i32 sequence},
+    u32 V transposed, u32 layers, layers x {i32 type, u64 row bytes, cells x row}  (K)
+    layers x {i32 type, u64 row bytes, cells x row}                                 (V)
+    or, transposed, layers x {i32 type, u32 value bytes, u32 width, width x cells x value}
+
+Cells come in the cache's order, not by position. llama.cpp loads a same-shape blob of any model without complaint, so
+whatever isn't as this model's must be is an EngineError here. All views point into the caller's buffer: nothing is
+copied, and what is written changes the blob.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from akashic_daemon.engine.llama_cpp.rope import ComplexArray, FloatArray, Rope
+from akashic_daemon.errors import EngineError, Unsupported
+
+ByteArray = npt.NDArray[np.uint8]
+IntArray = npt.NDArray[np.int32]
+
+_MAGIC = 0xAF143CD8
+"""Of this layout: llama.cpp changes it whenever the layout of sequence states changes."""
+_HEAD = struct.Struct("<IiII")
+_CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
+_ROWS_HEAD = struct.Struct("<iQ")
+_COLUMNS_HEAD = struct.Struct("<iII")
+_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+_BLOCK = 32
+_Q8_0 = np.dtype([("scale", "<f2"), ("values", "i1", (_BLOCK,))])
+_CHUNK_VALUES = 1 << 16
+"""Rotated at once: what stays in a core's cache as float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """What the loaded model's blobs must look like. `kv_type` is a name of the engine's settings."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    kv_type: str
+
+    @property
+    def k_row_bytes(self) -> int:
+        """Bytes of one cell's K in one layer."""
+        values = self.kv_heads * self.head_dim
+        return values // _BLOCK * _Q8_0.itemsize if self.kv_type == "q8_0" else values * (4 if self._f32 else 2)
+
+    @property
+    def _f32(self) -> bool:
+        return self.kv_type == "f32"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blob:
+    """A checked blob. `cells` is a record array, `keys[layer]` the K rows as bytes [cells, row]: views, both."""
+
+    shape: KvShape
+    cells: npt.NDArray[np.void]
+    keys: tuple[ByteArray, ...]
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def positions(self) -> IntArray:
+        """Return a copy of each cell's position, in cell order."""
+        return cast(IntArray, self.cells["position"].astype(np.int32))
+
+    def relabel(self, cell: int, position: int) -> None:
+        """Say that a cell stands at `position`; its K stays as it is."""
+        self.cells["position"][cell] = position
+
+    def reposition(self, positions: npt.NDArray[np.integer], rope: Rope) -> int:
+        """Move each cell to its place in `positions` (cell order): label and K. Return how many cells moved.
+
+        Cells that stay keep their bits. Raises EngineError when `positions` or `rope` don't fit, Unsupported when K is
+        of a type that can't be turned; the blob is unchanged then.
+        """
+        positions = np.asarray(positions)
+        if positions.shape != (len(self),):
+            raise EngineError(f"moving a saved sequence of {len(self)} cells: {positions.shape} positions were given")
+        if rope.head_dim != self.shape.head_dim:
+            raise EngineError(f"moving a saved sequence: its heads are {self.shape.head_dim} wide, not {rope.head_dim}")
+        if self.shape.kv_type not in _TYPES:
+            raise Unsupported(f"K of type {self.shape.kv_type} can't be turned to another position")
+        delta = positions.astype(np.int64) - self.positions()
+        moved = np.flatnonzero(delta)
+        if len(moved):
+            self._turn(moved, rope.phasors(delta[moved]), rope)
+            self.cells["position"][moved] = positions[moved]
+        return len(moved)
+
+    def keys_as_f32(self, layer: int) -> FloatArray:
+        """Return a copy of a layer's K: float32 [cells, kv_heads, head_dim]."""
+        return self._read(self.keys[layer], slice(None))
+
+    def _turn(self, moved: npt.NDArray[np.int64], phasors: ComplexArray, rope: Rope) -> None:
+        step = max(1, _CHUNK_VALUES // (self.shape.kv_heads * self.shape.head_dim))
+        for at in range(0, len(moved), step):
+            which = _as_slice(moved[at : at + step])
+            turned = phasors[at : at + step]
+            for rows in self.keys:
+                k = self._read(rows, which)
+                rope.turn(k, turned)
+                self._write(rows, which, k)
+
+    def _read(self, rows: ByteArray, which: slice | npt.NDArray[np.int64]) -> FloatArray:
+        heads = (-1, self.shape.kv_heads, self.shape.head_dim)
+        if self.shape.kv_type != "q8_0":
+            return cast(FloatArray, self._values(rows)[which].astype(np.float32).reshape(heads))
+        blocks = rows.view(_Q8_0)[which]
+        values = blocks["values"].astype(np.float32) * blocks["scale"].astype(np.float32)[..., None]
+        return cast(FloatArray, values.reshape(heads))
+
+    def _write(self, rows: ByteArray, which: slice | npt.NDArray[np.int64], k: FloatArray) -> None:
+        if self.shape.kv_type != "q8_0":
+            self._values(rows)[which] = k.reshape(len(k), -1)
+            return
+        blocks = rows.view(_Q8_0)
+        blocks[which] = _quantized(k.reshape(len(k), blocks.shape[1], _BLOCK))
+
+    def _values(self, rows: ByteArray) -> npt.NDArray[np.floating]:
+        return rows.view("<f4" if self.shape.kv_type == "f32" else "<f2")
+
+
+def _as_slice(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
+    first, last = int(indices[0]), int(indices[-1])
+    return slice(first, last + 1) if last - first + 1 == len(indices) else indices
+
+
+def _quantized(values: FloatArray) -> npt.NDArray[np.void]:
+    """Return float32 [cells, blocks, 32] as q8_0, rounding as ggml does: halves go away from zero."""
+    scale = np.abs(values).max(axis=-1) / 127
+    steps = values * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)[..., None]
+    out = np.empty(scale.shape, _Q8_0)
+    out["scale"] = scale
+    out["values"] = np.trunc(steps + np.copysign(0.5, steps))
+    return out
+
+
+def parse_blob(data: bytearray | memoryview | ByteArray, shape: KvShape) -> Blob:
+    """Return views into `data`, which must be writable. Raises EngineError naming what isn't as it must be."""
+    buffer = np.frombuffer(data, np.uint8)
+    reader = _Reader(buffer)
+    magic, _sequence, streams, count = reader.take(_HEAD)
+    if magic != _MAGIC:
+        raise _odd(f"it begins with {magic:#010x}, not {_MAGIC:#010x}; llama.cpp's format may have changed")
+    if streams != 1:
+        raise _odd(f"it has {streams} streams, not 1")
+    cells = reader.rows(count, _CELL.itemsize).view(_CELL).reshape(-1)
+    if not np.all(cells["sequences"] == 1) or not np.all(cells["position"] >= 0):
+        raise _odd("its cells don't hold one sequence and a position each (M-RoPE positions take more room)")
+    if count == 0:
+        reader.finish()
+        return Blob(shape, cells, tuple(np.zeros((0, shape.k_row_bytes), np.uint8) for _ in range(shape.layers)))
+    transposed, layers = reader.take(struct.Struct("<II"))
+    if layers != shape.layers or transposed not in (0, 1):
+        raise _odd(f"it has {layers} layers and V layout {transposed}; the model has {shape.layers} layers")
+    keys = tuple(_key_rows(reader, layer, count, shape) for layer in range(layers))
+    for layer in range(layers):
+        _skip_values(reader, layer, count, shape, transposed=bool(transposed))
+    reader.finish()
+    return Blob(shape, cells, keys)
+
+
+def _key_rows(reader: _Reader, layer: int, count: int, shape: KvShape) -> ByteArray:
+    kind, row_bytes = reader.take(_ROWS_HEAD)
+    if kind != _TYPES.get(shape.kv_type) or row_bytes != shape.k_row_bytes:
+        raise _odd(
+            f"K of layer {layer} has ggml type {kind} and {row_bytes} bytes a cell, "
+            f"not {shape.kv_type} and {shape.k_row_bytes} bytes"
+        )
+    return reader.rows(count, row_bytes)
+
+
+def _skip_values(reader: _Reader, layer: int, count: int, shape: KvShape, *, transposed: bool) -> None:
+    if transposed:
+        kind, value_bytes, width = reader.take(_COLUMNS_HEAD)
+        row_bytes = value_bytes * width
+    else:
+        kind, row_bytes = reader.take(_ROWS_HEAD)
+    if kind != _TYPES.get(shape.kv_type):
+        raise _odd(f"V of layer {layer} has ggml type {kind}, not {shape.kv_type}")
+    reader.rows(count, row_bytes)
+
+
+class _Reader:
+    """Goes through a blob and refuses to go past its end."""
+
+    def __init__(self, buffer: ByteArray) -> None:
+        self._buffer = buffer
+        self._at = 0
+
+    def take(self, form: struct.Struct) -> tuple[int, ...]:
+        return form.unpack(self._next(form.size).tobytes())
+
+    def rows(self, count: int, row_bytes: int) -> ByteArray:
+        return self._next(count * row_bytes).reshape(count, row_bytes)
+
+    def _next(self, size_bytes: int) -> ByteArray:
+        end = self._at + size_bytes
+        if end > len(self._buffer):
+            raise _odd(f"it ends after {len(self._buffer):,} bytes, but goes on to {end:,}")
+        part = self._buffer[self._at : end]
+        self._at = end
+        return part
+
+    def finish(self) -> None:
+        if self._at != len(self._buffer):
+            raise _odd(f"{len(self._buffer) - self._at:,} bytes follow its end")
+
+
+def _odd(what: str) -> EngineError:
+    return EngineError(f"reading a saved sequence of llama.cpp: {what}", hint="its tokens will have to be computed")
