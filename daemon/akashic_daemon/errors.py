@@ -3,6 +3,7 @@
     AkashicError                       code                 exit  http
     |- UsageError                      usage                   2   400
     |  |- BadRequest                   bad_request             2   400
+    |  |  `- ScriptError               script                  2   400
     |  |- WrongMethod                  wrong_method            2   405
     |  |- PromptTooLong                prompt_too_long         2   400
     |  |- ConfigError                  config                  2   400
@@ -50,6 +51,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PromptTooLong",
+    "ScriptError",
     "StoreError",
     "StoreTooNew",
     "StoreUnwritable",
@@ -96,6 +98,12 @@ class BadRequest(UsageError):
     """A field of a request is missing, unknown or out of range."""
 
     code = "bad_request"
+
+
+class ScriptError(BadRequest):
+    """An op script, a policy or a selector can't be read; details hold line and column."""
+
+    code = "script"
 
 
 class WrongMethod(UsageError):
