@@ -17,7 +17,7 @@ from akashic_daemon.transcript.claude_code import ClaudeCodeReader
 from akashic_daemon.transcript.codex import CodexReader
 from akashic_daemon.transcript.content import storable, without_lone_surrogates
 from akashic_daemon.transcript.detect import TEXT, Container, Sniffed, container_for, sniff
-from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Reader, Record
+from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Reader, Record, SurveyingReader
 from akashic_daemon.transcript.mini_swe_agent import MiniSweAgentReader
 from akashic_daemon.transcript.openai_runs import OpenAIReader
 from akashic_daemon.transcript.openhands import OpenHandsReader
@@ -72,6 +72,11 @@ def read_transcript(
 def _items(path: Path, sniffed: Sniffed, on_progress: Callable[[int], None] | None) -> Iterator[Item]:
     read = read_document if sniffed.container is Container.DOCUMENT else read_lines
     reader = _READERS[sniffed.format]()
+    if isinstance(reader, SurveyingReader):
+        for record in read(path, None):
+            if isinstance(record, Record):
+                reader.survey(record)
+        reader.settle()
     for record in read(path, on_progress):
         if isinstance(record, Problem):
             yield record

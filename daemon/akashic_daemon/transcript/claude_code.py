@@ -2,7 +2,8 @@
 
 One API message stands on several lines with one `message.id`, its tools' results between them. Tool results come
 as user lines. Sub-agents are lines with `agentId`, or in older logs `isSidechain` lines hanging on a root of their own.
-A user line with `isCompactSummary` stands for all before it. Branches left by a rewind are read in file order.
+A user line with `isCompactSummary` stands for all before it. Branches left by a rewind are counted, not read: see
+`branches`. Attachments with text are what the user said beside the prompt.
 The `stream-json` output of `claude -p` has the same lines, and names sub-agents by `parent_tool_use_id`.
 """
 
@@ -14,8 +15,11 @@ from typing import Any
 
 from akashic_daemon.errors import TranscriptError
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
+from akashic_daemon.transcript.branches import Branches, is_main
+from akashic_daemon.transcript.claude_attachments import attachment_text, is_known
 from akashic_daemon.transcript.content import (
     arguments_text,
+    as_dict,
     as_key,
     as_list,
     as_text,
@@ -24,7 +28,7 @@ from akashic_daemon.transcript.content import (
     parse_time,
     part_text,
 )
-from akashic_daemon.transcript.item import MAIN, Imported, Item, Record
+from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Record
 from akashic_daemon.transcript.turn import Conversation, Conversations, Piece
 
 NOISE = frozenset(
@@ -52,6 +56,8 @@ NOISE = frozenset(
 )
 """Line types that say nothing to the model: the log's own book-keeping, hooks, titles of sessions."""
 
+LEFT_BEHIND = "a message on a branch that a rewind left behind was not read"
+
 
 class ClaudeCodeReader:
     """Reads one session log, sub-agents included."""
@@ -59,6 +65,16 @@ class ClaudeCodeReader:
     def __init__(self) -> None:
         self._conversations = Conversations()
         self._roots: dict[str, str] = {}
+        self._branches = Branches()
+        self._left: set[str] = set()
+
+    def survey(self, record: Record) -> None:
+        """Learn how the lines hang together."""
+        self._branches.survey(record.index, record.value)
+
+    def settle(self) -> None:
+        """Choose the branch that is read."""
+        self._branches.settle()
 
     def feed(self, record: Record) -> Iterator[Item]:
         """Take one line."""
@@ -72,13 +88,37 @@ class ClaudeCodeReader:
                 raise TranscriptError(f"a {kind} line without a message object")
             if not line.get("isApiErrorMessage"):
                 read = _user if kind == "user" else _assistant
-                yield from read(self._conversation(line), record, body)
+                yield from self._unless_abandoned(record, read(self._conversation(line), record, body))
+        elif kind == "attachment":
+            yield from self._attachment(record, as_dict(line.get("attachment")))
         elif not isinstance(kind, str) or kind not in NOISE:
             raise TranscriptError(f"unknown line type {kind!r}"[:200])
 
     def finish(self) -> Iterator[Imported]:
         """End every open turn."""
         yield from self._conversations.finish()
+
+    def _attachment(self, record: Record, attachment: dict[str, Any]) -> Iterator[Item]:
+        text = attachment_text(attachment)
+        if text is None:
+            if not is_known(attachment):
+                raise TranscriptError(f"an attachment of the unknown kind {attachment.get('type')!r}"[:200])
+            return
+        message = Message(
+            Role.USER, text, event_time_s=parse_time(record.value.get("timestamp")), source=_source(record)
+        )
+        yield from self._unless_abandoned(record, self._conversation(record.value).other(message, record.line))
+
+    def _unless_abandoned(self, record: Record, items: Iterator[Imported]) -> Iterator[Item]:
+        """Pass a message on; of one that a rewind left behind, tell once that there was one."""
+        line = record.value
+        if not is_main(line) or not self._branches.abandons(record.index, line):
+            yield from items
+            return
+        name = as_key(as_dict(line.get("message")).get("id")) or record.place
+        if name not in self._left:
+            self._left.add(name)
+            yield Problem(LEFT_BEHIND, record.line)
 
     def _conversation(self, line: dict[str, Any]) -> Conversation:
         agent = as_key(line.get("agentId")) or as_key(line.get("parent_tool_use_id"))

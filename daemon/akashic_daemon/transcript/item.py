@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from akashic_daemon.trajectory.message import Message
 
@@ -68,3 +68,14 @@ class Reader(Protocol):
 
     def finish(self) -> Iterator[Item]:
         """Hand out what is still held back."""
+
+
+@runtime_checkable
+class SurveyingReader(Reader, Protocol):
+    """A reader that has to see a whole source before it can read its beginning."""
+
+    def survey(self, record: Record) -> None:
+        """Look at one record, before the first is fed. Never raises."""
+
+    def settle(self) -> None:
+        """End the look; records are fed next, from the first."""
