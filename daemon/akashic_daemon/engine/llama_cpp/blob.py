@@ -34,6 +34,7 @@ _COLUMNS_HEAD = struct.Struct("<iII")
 _TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 _BLOCK = 32
 _Q8_0 = np.dtype([("scale", "<f2"), ("values", "i1", (_BLOCK,))])
+_LAST_POSITION = 2**31 - 1
 _CHUNK_VALUES = 1 << 16
 """Rotated at once: what stays in a core's cache as float32."""
 
@@ -80,22 +81,28 @@ class Blob:
     def reposition(self, positions: npt.NDArray[np.integer], rope: Rope) -> int:
         """Move each cell to its place in `positions` (cell order): label and K. Return how many cells moved.
 
-        Cells that stay keep their bits. Raises EngineError when `positions` or `rope` don't fit, Unsupported when K is
-        of a type that can't be turned; the blob is unchanged then.
+        Cells that stay keep their bits. Raises EngineError when `positions` or `rope` don't fit; the blob is unchanged
+        then.
         """
         positions = np.asarray(positions)
-        if positions.shape != (len(self),):
-            raise EngineError(f"moving a saved sequence of {len(self)} cells: {positions.shape} positions were given")
-        if rope.head_dim != self.shape.head_dim:
-            raise EngineError(f"moving a saved sequence: its heads are {self.shape.head_dim} wide, not {rope.head_dim}")
-        if self.shape.kv_type not in _TYPES:
-            raise Unsupported(f"K of type {self.shape.kv_type} can't be turned to another position")
+        self._check_move(positions, rope)
         delta = positions.astype(np.int64) - self.positions()
         moved = np.flatnonzero(delta)
         if len(moved):
             self._turn(moved, rope.phasors(delta[moved]), rope)
             self.cells["position"][moved] = positions[moved]
         return len(moved)
+
+    def _check_move(self, positions: npt.NDArray[np.integer], rope: Rope) -> None:
+        doing = f"moving a saved sequence of {len(self)} cells"
+        if positions.shape != (len(self),):
+            raise EngineError(f"{doing}: positions of shape {positions.shape} were given")
+        if rope.head_dim != self.shape.head_dim:
+            raise EngineError(f"{doing}: its heads are {self.shape.head_dim} wide, not {rope.head_dim}")
+        if len(self) and not 0 <= positions.min() <= positions.max() <= _LAST_POSITION:
+            raise EngineError(f"{doing}: positions {positions.min()} to {positions.max()} are out of range")
+        if len(np.unique(positions)) != len(self):
+            raise EngineError(f"{doing}: two of them would stand at one position")
 
     def keys_as_f32(self, layer: int) -> FloatArray:
         """Return a copy of a layer's K: float32 [cells, kv_heads, head_dim]."""
@@ -146,7 +153,14 @@ def _quantized(values: FloatArray) -> npt.NDArray[np.void]:
 
 
 def parse_blob(data: bytearray | memoryview | ByteArray, shape: KvShape) -> Blob:
-    """Return views into `data`, which must be writable. Raises EngineError naming what isn't as it must be."""
+    """Return views into `data`, which must be writable for what writes.
+
+    Raises EngineError naming what isn't as it must be, Unsupported for a KV type that isn't understood.
+    """
+    if shape.kv_type not in _TYPES:
+        raise Unsupported(
+            f"saved sequences whose KV is {shape.kv_type} can't be read", hint=f"use one of {', '.join(_TYPES)}"
+        )
     buffer = np.frombuffer(data, np.uint8)
     reader = _Reader(buffer)
     magic, _sequence, streams, count = reader.take(_HEAD)

@@ -23,6 +23,8 @@ _SIZES_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _F32 = 0
 _DEFAULT_ALIGNMENT = 32
+_MOST_DIMS = 4
+_LONGEST_NAME_BYTES = 65535
 _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
@@ -63,6 +65,8 @@ def _find(file: BinaryIO, name: str) -> npt.NDArray[np.float32] | None:
     wanted: tuple[int, int] | None = None
     for _ in range(tensors):
         found, (dims,) = _string(file), _unpack(file, "<I")
+        if dims > _MOST_DIMS:
+            raise ValueError(f"tensor {found} has {dims} dimensions")
         shape = _unpack(file, f"<{dims}Q")
         kind, offset = _unpack(file, "<IQ")
         if found == name:
@@ -85,6 +89,8 @@ def _unpack(file: BinaryIO, form: str) -> tuple[int, ...]:
 
 def _string(file: BinaryIO) -> str:
     (length,) = _unpack(file, "<Q")
+    if length > _LONGEST_NAME_BYTES:
+        raise ValueError(f"a name of {length} bytes")
     return file.read(length).decode("utf-8", "replace")
 
 
