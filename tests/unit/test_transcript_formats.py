@@ -390,3 +390,41 @@ def test_stream_json_of_claude_code_is_read_with_its_sub_agents(tmp_path: Path) 
     ]
     items = read(write(tmp_path, lines, lines=True), "claude-code")
     assert {(i.message.content, i.conversation) for i in items} == {("hi", "main"), ("sub", "t")}
+
+
+def test_a_tau2_document_gives_each_simulation_with_its_calls_and_results(tmp_path: Path) -> None:
+    def tool(call_id: str, content: str, error: bool) -> dict[str, Any]:
+        return {"id": call_id, "role": "tool", "content": content, "requestor": "assistant", "error": error}
+
+    def calls(*ids: str) -> list[dict[str, Any]]:
+        return [{"id": i, "name": "get", "arguments": {"key": i}, "requestor": "assistant"} for i in ids]
+
+    first = [
+        {"role": "assistant", "content": "Hello!", "tool_calls": None, "turn_idx": 0, "timestamp": NOON, "cost": 0.0},
+        {"role": "user", "content": "Change it.", "tool_calls": None, "turn_idx": 1},
+        {"role": "assistant", "content": None, "tool_calls": calls("a"), "turn_idx": 2},
+        tool("a", "none", True),
+        {"role": "assistant", "content": None, "tool_calls": calls("b", "c"), "turn_idx": 4},
+        {"role": "tool", "tool_messages": [tool("b", "bee", False), tool("c", "sea", False)]},
+    ]
+    runs = [
+        {"id": "sim-1", "task_id": "7", "trial": 0, "reward_info": {"reward": 1.0}, "messages": first},
+        {"task_id": "7", "trial": 1, "messages": [{"role": "user", "content": "again"}]},
+        {"task_id": "7", "trial": 1, "messages": [{"role": "user", "content": "same name"}]},
+    ]
+    document = {"timestamp": NOON, "info": {"git_commit": "x"}, "tasks": [{"id": "7"}], "simulations": runs}
+    items = read(write(tmp_path, document), "openai")
+    keys = [item.conversation for item in items]
+    assert keys == ["sim-1"] * 7 + ["task-7-trial-1", "task-7-trial-1#2"]
+    messages = [item.message for item in items]
+    assert messages[0].event_time_s == NOON_S
+    assert messages[2].tool_calls == (ToolCall("a", "get", '{"key":"a"}'),)
+    results = [(m.tool_call_id, m.content, m.is_error) for m in messages if m.role is Role.TOOL]
+    assert results == [("a", "none", True), ("b", "bee", False), ("c", "sea", False)]
+
+
+def test_a_tau2_simulation_without_messages_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    runs = [{"id": "broken"}, {"id": "good", "messages": [{"role": "user", "content": "hi"}]}]
+    items = list(read_transcript(write(tmp_path, {"tasks": [], "simulations": runs})))
+    assert [i.conversation for i in items if isinstance(i, Imported)] == ["good"]
+    assert [i.reason for i in items if isinstance(i, Problem)] == ["broken: no list of messages"]

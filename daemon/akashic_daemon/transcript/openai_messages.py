@@ -164,9 +164,10 @@ def _lenient(raw: dict[str, Any], where: str) -> Message:
         content_text(content),
         thinking=joined([t for t in thinking if t]) or None,
         tool_calls=_lenient_calls(raw),
-        tool_call_id=as_key(raw.get("tool_call_id")),
+        # tau2 names a result by the call's `id`, and says `error`.
+        tool_call_id=as_key(raw.get("tool_call_id")) or (as_key(raw.get("id")) if role is Role.TOOL else None),
         name=as_text(raw.get("name")) or None,
-        is_error=raw.get("is_error") is True,
+        is_error=raw.get("is_error") is True or (role is Role.TOOL and raw.get("error") is True),
         event_time_s=parse_time(time),
     )
 

@@ -113,6 +113,11 @@ class OpenAIReader:
 
     def _messages(self, raw: Any, place: str) -> list[Message]:
         source = f"{self._format}:{place}"
+        results = as_dict(raw).get("tool_messages")
+        if isinstance(results, list):
+            # tau2 wraps the results of calls that were made together.
+            inner = enumerate(results)
+            return [m for index, result in inner for m in self._messages(result, f"{place}.tool_messages[{index}]")]
         if self._format == "akashic" and _fits_export(as_dict(raw)):
             return [_exported(raw)]
         if has_api_blocks(raw):
