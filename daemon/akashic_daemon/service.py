@@ -367,8 +367,11 @@ class Service:
         return await self.sessions.export_session(session)
 
     async def remove_session(self, session: str) -> native.RemovedSession:
-        """Delete a session and every message that no other session holds."""
-        return await self.sessions.remove_session(session)
+        """Delete a session and every message that no other session holds, also from the memories of texts."""
+        try:
+            return await self.sessions.remove_session(session)
+        finally:
+            self._host.forget_texts()
 
     def import_transcript(
         self,

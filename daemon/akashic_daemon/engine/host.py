@@ -159,6 +159,11 @@ class ModelHost:
         """Name of the loaded model."""
         return self._name
 
+    def forget_texts(self) -> None:
+        """Drop every text that was kept to build prompts faster; the next ones are tokenized anew."""
+        if isinstance(self._builder, PromptBuilder):
+            self._builder.forget_texts()
+
     def peek(self, name: str) -> Engine | None:
         """Return the engine if it has that model now, to read what it says of itself; None otherwise."""
         return self._loop.engine if self._name == name else None

@@ -94,6 +94,11 @@ class PromptBuilder:
         owners = array("i", [o if o < head else o + first - head for o in prompt.message_at])
         return Prompt(prompt.tokens, owners, prompt.notes, first, len(left), left_tokens)
 
+    def forget_texts(self) -> None:
+        """Drop every text that is kept to save work. A build that is running goes on with fresh memories."""
+        self._tokens_of = OrderedDict()
+        self._template.forget_texts()
+
     def _rough_start(self, messages: Sequence[Message], head: int, limit_tokens: int) -> int:
         """Skip, by characters alone, what can't possibly fit, so that a huge history isn't rendered."""
         room, index = limit_tokens * _CHARS_PER_TOKEN_AT_MOST, len(messages)

@@ -130,6 +130,10 @@ class ChatTemplate:
             out.append(Segment(text[at:], len(messages), len(messages)))
         return Rendered(tuple(out), tuple(self._notes(messages, tools)))
 
+    def forget_texts(self) -> None:
+        """Drop the rendered texts that are kept to save work."""
+        self._segment_texts = OrderedDict()
+
     def _border(
         self, text: str, at: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> int | None:
