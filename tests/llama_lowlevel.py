@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from akashic_daemon.engine.llama_cpp import library
-from akashic_daemon.engine.llama_cpp.blob import Blob, ByteArray, KvShape, parse_blob
-from akashic_daemon.engine.llama_cpp.rope import Rope, head_dim_of, kv_heads_of, rope_of
+from akashic_daemon.engine.llama_cpp.blob import Blob, ByteArray, kv_shape_of, parse_blob
+from akashic_daemon.engine.llama_cpp.rope import Rope, rope_of
+from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.state import load_sequence, save_sequence
 
 KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
@@ -40,9 +41,10 @@ class Bare:
         assert self.context
         self.memory = llama_cpp.llama_get_memory(self.context)
         self.metadata = dict(self._metadata())
-        self.shape = KvShape(
-            llama_cpp.llama_model_n_layer(self.model), kv_heads_of(self.metadata), head_dim_of(self.metadata), kv_type
-        )
+        layers, sliding = llama_cpp.llama_model_n_layer(self.model), llama_cpp.llama_model_n_swa(self.model)
+        shape = kv_shape_of(self.metadata, layers, sliding, kv_type)
+        assert not isinstance(shape, str), shape
+        self.shape = shape
         self._batch = llama_cpp.llama_batch_init(cells, 0, 1)
         self._vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
@@ -100,7 +102,7 @@ class Bare:
         return parse_blob(blob, self.shape)
 
     def probe(self, positions: Sequence[int]) -> list[ByteArray]:
-        """Compute one token alone at each position, as `confirm_rotation` asks for. Empties those sequences."""
+        """Compute one token alone at each position, as `examine` asks for. Empties those sequences."""
         for sequence in range(len(positions)):
             self.remove(sequence)
         assert self.try_decode([(n, [65], position) for n, position in enumerate(positions)]) == 0
@@ -108,6 +110,9 @@ class Bare:
         for sequence in range(len(positions)):
             self.remove(sequence)
         return blobs
+
+    def examine(self, window: int) -> Findings:
+        return examine(self.shape, self.rope(), self.probe, window)
 
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)

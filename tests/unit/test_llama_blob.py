@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 pytest.importorskip("gguf")
 pytest.importorskip("llama_cpp")
 
-from akashic_daemon.engine.llama_cpp.blob import Blob, KvShape, parse_blob
+from akashic_daemon.engine.llama_cpp.blob import Blob, KvShape, kv_shape_of, parse_blob
 from akashic_daemon.engine.llama_cpp.rope import Layout, Rope
-from akashic_daemon.engine.llama_cpp.rotation_check import confirm_rotation, probe_positions
+from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine, probe_positions
 from akashic_daemon.errors import EngineError, Unsupported
 from llama_lowlevel import bare
 from tiny_gguf import Shape, write_tiny_gguf
@@ -231,9 +232,9 @@ def test_the_loaded_model_confirms_the_rotation_and_shows_if_k_is_mixed(
 ) -> None:
     file = write_tiny_gguf(tmp_path / "m.gguf", shape=Shape(width=2 * head_dim, heads=2, kv_heads=1))
     with bare(file, kv_type=kv_type) as llama:
-        rope = llama.rope()
-        assert isinstance(rope, Rope)
-        found = confirm_rotation(rope, llama.shape, llama.probe, WINDOW)
+        findings = llama.examine(WINDOW)
+    assert findings.blobs is None
+    found = findings.rope
     assert isinstance(found, Rope), found
     assert found.mixing == 0 or kv_type == "q8_0"
 
@@ -245,9 +246,7 @@ def test_a_moved_sequence_is_the_sequence_computed_there(tmp_path: Path, kv_type
     file = write_tiny_gguf(tmp_path / "m.gguf", shape=Shape(width=128, heads=2, kv_heads=1))
     tokens, by = list(b"the quick brown fox"), 300
     with bare(file, kv_type=kv_type) as llama:
-        rope = llama.rope()
-        assert isinstance(rope, Rope)
-        confirmed = confirm_rotation(rope, llama.shape, llama.probe, WINDOW)
+        confirmed = llama.examine(WINDOW).rope
         assert isinstance(confirmed, Rope), confirmed
         llama.decode(0, tokens, 0)
         llama.decode(1, tokens, by)
@@ -278,9 +277,41 @@ def test_a_rotation_that_is_not_the_models_is_refused(tmp_path: Path, kv_type: s
             frequencies = frequencies[:-1]
         else:
             frequencies = -frequencies
-        found = confirm_rotation(Rope(frequencies, layout, right.head_dim), llama.shape, llama.probe, WINDOW)
-    assert isinstance(found, str)
-    assert "isn't understood" in found
+        findings = examine(llama.shape, Rope(frequencies, layout, right.head_dim), llama.probe, WINDOW)
+    assert findings.blobs is None
+    assert isinstance(findings.rope, str)
+    assert "isn't understood" in findings.rope
+
+
+@pytest.mark.model
+def test_blobs_that_are_not_as_expected_rule_out_moving_too(tmp_path: Path) -> None:
+    with bare(write_tiny_gguf(tmp_path / "m.gguf")) as llama:
+        found = examine(replace(llama.shape, layers=3), llama.rope(), llama.probe, WINDOW)
+        assert found.blobs is not None
+        assert "3 layers" in found.blobs
+        assert found.rope == found.blobs
+        swapped = examine(llama.shape, llama.rope(), lambda positions: llama.probe(positions)[::-1], WINDOW)
+        assert swapped.blobs is not None
+        assert "says positions" in swapped.blobs
+
+
+def test_a_reason_known_from_the_metadata_is_kept_and_nothing_is_computed_for_an_unknown_shape() -> None:
+    def never(_positions: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
+        raise AssertionError
+
+    assert examine("why not", rope_for(), never, WINDOW) == Findings("why not", "why not")
+    blobs = [np.frombuffer(make_blob([position]), np.uint8) for position in probe_positions(WINDOW)]
+    assert examine(shape_of("f32"), "no rope", lambda _: blobs, WINDOW) == Findings(None, "no rope")
+
+
+def test_a_shape_comes_from_the_metadata_or_is_a_reason() -> None:
+    said = {"general.architecture": "a", "a.embedding_length": "128", "a.attention.head_count": "4"}
+    assert kv_shape_of(said, 2, 0, "f16") == KvShape(2, 4, 32, "f16")
+    assert kv_shape_of(said | {"a.attention.head_count_kv": "1"}, 2, 0, "f16") == KvShape(2, 1, 32, "f16")
+    assert kv_shape_of(said | {"a.attention.key_length": "64"}, 2, 0, "f16") == KvShape(2, 4, 64, "f16")
+    assert "sliding-window" in str(kv_shape_of(said, 2, 512, "f16"))
+    assert "layers differ" in str(kv_shape_of(said | {"a.attention.head_count_kv": "[1, 2]"}, 2, 0, "f16"))
+    assert "don't say" in str(kv_shape_of({}, 2, 0, "f16"))
 
 
 def test_a_blob_is_a_view_and_copies_nothing() -> None:

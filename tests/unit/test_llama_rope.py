@@ -132,14 +132,13 @@ def test_tables_in_the_file_divide_frequencies_and_the_window_picks_longropes(tm
         (8, {}, "M-RoPE"),
         (40, {}, "M-RoPE"),
         (0, {"llama.attention.kv_lora_rank": "512"}, "MLA"),
-        (0, {"llama.attention.sliding_window": "4096"}, "sliding-window"),
         (0, {"llama.attention.head_count_kv": "[2, 4]"}, "differ"),
         (0, {"llama.rope.scaling.alpha": "1000.0"}, "isn't understood"),
         (0, {"llama.rope.dimension_count": "32"}, "32 of 16 dimensions"),
         (0, {"llama.rope.dimension_count": "7"}, "7 of 16 dimensions"),
         (0, {"llama.rope.freq_base": "-1.0"}, "can't be read"),
         (0, {"llama.rope.freq_base": "many"}, "can't be read"),
-        (0, {"general.architecture": "unheard-of"}, "dimensions turn"),
+        (0, {"general.architecture": "unheard-of"}, "don't say how many KV heads"),
     ],
 )
 def test_what_cannot_be_known_is_a_reason(file: Path, rope_type: int, changes: dict[str, str], reason: str) -> None:

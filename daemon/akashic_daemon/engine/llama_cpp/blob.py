@@ -13,13 +13,14 @@ copied, and what is written changes the blob.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from akashic_daemon.engine.llama_cpp.rope import ComplexArray, FloatArray, Rope
+from akashic_daemon.engine.llama_cpp.rope import ComplexArray, FloatArray, Rope, heads_of
 from akashic_daemon.errors import EngineError, Unsupported
 
 ByteArray = npt.NDArray[np.uint8]
@@ -57,6 +58,14 @@ class KvShape:
     @property
     def _f32(self) -> bool:
         return self.kv_type == "f32"
+
+
+def kv_shape_of(metadata: Mapping[str, str], layers: int, sliding_window_tokens: int, kv_type: str) -> KvShape | str:
+    """Return the shape of a loaded model's blobs, or why they can't be understood."""
+    if sliding_window_tokens > 0:
+        return "the model has sliding-window layers, whose cells are saved apart"
+    heads = heads_of(metadata)
+    return heads if isinstance(heads, str) else KvShape(layers, *heads, kv_type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -147,32 +147,43 @@ def _unknown(hparams: _Hparams, rope_type: int) -> str | None:
         return "the model's positions have several parts (M-RoPE), which can't be renumbered"
     if hparams.number("attention.kv_lora_rank", 0) > 0:
         return "the model keeps compressed keys (MLA), which hold their positions apart"
-    if hparams.number("attention.sliding_window", 0) > 0:
-        return "the model has sliding-window layers, whose cells are kept apart"
     for key in ("rope.scaling.alpha", "attention.compress_rope_freq_base"):
         if hparams.number(key, 0) > 0:
             return f"the model's rope has a parameter that isn't understood ({key})"
-    heads = hparams.text("attention.head_count_kv") or ""
-    if heads.startswith("["):
-        return "the model's layers differ in their number of KV heads"
     return None
+
+
+def heads_of(metadata: Mapping[str, str]) -> tuple[int, int] | str:
+    """Return how many KV heads a layer has and how many dimensions a K head, or why that isn't one number each."""
+    hparams = _Hparams(metadata)
+    try:
+        heads = hparams.number("attention.head_count", 0)
+        kv_heads = hparams.number("attention.head_count_kv", heads)
+        head_dim = hparams.number("attention.key_length", hparams.number("embedding_length", 0) // max(heads, 1))
+    except ValueError as error:
+        return f"the model's layers differ in their heads ({error})"
+    if kv_heads < 1 or head_dim < 1:
+        return "the model's metadata don't say how many KV heads it has and how wide they are"
+    return int(kv_heads), int(head_dim)
 
 
 def head_dim_of(metadata: Mapping[str, str]) -> int:
     """Return how many dimensions a K head has; 0 when the metadata don't say."""
-    hparams = _Hparams(metadata)
-    width, heads = hparams.number("embedding_length", 0), hparams.number("attention.head_count", 0)
-    return int(hparams.number("attention.key_length", width // heads if heads else 0))
+    heads = heads_of(metadata)
+    return 0 if isinstance(heads, str) else heads[1]
 
 
 def kv_heads_of(metadata: Mapping[str, str]) -> int:
     """Return how many KV heads a layer has; 0 when the metadata don't say."""
-    hparams = _Hparams(metadata)
-    return int(hparams.number("attention.head_count_kv", hparams.number("attention.head_count", 0)))
+    heads = heads_of(metadata)
+    return 0 if isinstance(heads, str) else heads[0]
 
 
 def _make_rope(hparams: _Hparams, layout: Layout, path: Path, window_tokens: int) -> Rope | str:
-    head_dim = head_dim_of(hparams.metadata)
+    heads = heads_of(hparams.metadata)
+    if isinstance(heads, str):
+        return heads
+    head_dim = heads[1]
     rotated = int(hparams.number("rope.dimension_count", head_dim))
     if not 0 < rotated <= head_dim or rotated % 2 or head_dim % 2:
         return f"the model says that {rotated} of {head_dim} dimensions turn"

@@ -8,12 +8,14 @@ without rope, norms after the rope, and anything that llama.cpp does to K before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, KvShape, parse_blob
 from akashic_daemon.engine.llama_cpp.rope import FloatArray, Layout, Rope
+from akashic_daemon.errors import EngineError, Unsupported
 
 Probe = Callable[[Sequence[int]], Sequence[ByteArray]]
 """Computes one and the same token alone at each position, each in an empty sequence, and returns their blobs."""
@@ -33,10 +35,45 @@ def probe_positions(window_tokens: int) -> list[int]:
     return [0, *sorted({min(7, end), max(1, end // 3), end})]
 
 
-def confirm_rotation(rope: Rope, shape: KvShape, probe: Probe, window_tokens: int) -> Rope | str:
-    """Return the rotation that the model was seen to use, mixed or not, or why ours is not to be trusted."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the loaded model showed. `blobs`: why its blobs can't be read (no relabelling, no moving), None when they can.
+
+    `rope`: the rotation that it was seen to use, mixed or not, or why it is not to be trusted.
+    """
+
+    blobs: str | None
+    rope: Rope | str
+
+
+def examine(shape: KvShape | str, rope: Rope | str, probe: Probe, window_tokens: int) -> Findings:
+    """Compare `shape` and `rope`, as the metadata give them (or the reason why not), with what the model does."""
+    if isinstance(shape, str):
+        return Findings(shape, shape)
     positions = probe_positions(window_tokens)
-    keys = [_keys(blob, shape) for blob in probe(positions)]
+    try:
+        keys = [_keys(blob, shape, position) for blob, position in zip(probe(positions), positions, strict=True)]
+    except (EngineError, Unsupported) as error:
+        return Findings(error.message, error.message)
+    return Findings(None, rope if isinstance(rope, str) else _confirm(rope, shape, positions, keys))
+
+
+def confirm_rotation(rope: Rope, shape: KvShape, probe: Probe, window_tokens: int) -> Rope | str:
+    """Return `examine`'s finding on the rotation alone."""
+    return examine(shape, rope, probe, window_tokens).rope
+
+
+def _keys(blob: ByteArray, shape: KvShape, position: int) -> FloatArray:
+    """Return a one-cell blob's K: float32 [layers, kv_heads, head_dim]. Raises EngineError when it is another cell's."""
+    parsed = parse_blob(blob, shape)
+    if parsed.positions().tolist() != [position]:
+        raise EngineError(
+            f"saving one token at position {position}: llama.cpp says positions {parsed.positions()[:8].tolist()}"
+        )
+    return np.concatenate([parsed.keys_as_f32(layer) for layer in range(shape.layers)])
+
+
+def _confirm(rope: Rope, shape: KvShape, positions: Sequence[int], keys: Sequence[FloatArray]) -> Rope | str:
     runs = [run for run in _MIXED_RUNS if shape.kv_type in _QUANTIZED and rope.head_dim % run == 0]
     reason = None
     for candidate in [rope, *map(rope.mixed, runs)]:
@@ -45,13 +82,6 @@ def confirm_rotation(rope: Rope, shape: KvShape, probe: Probe, window_tokens: in
             return candidate
         reason = reason or found
     return f"llama.cpp turns this model's keys in a way that isn't understood ({reason})"
-
-
-def _keys(blob: ByteArray, shape: KvShape) -> FloatArray:
-    """Return a one-cell blob's K: float32 [layers, kv_heads, head_dim]."""
-    parsed = parse_blob(blob, shape)
-    assert len(parsed) == 1, len(parsed)
-    return np.concatenate([parsed.keys_as_f32(layer) for layer in range(shape.layers)])
 
 
 def _disagreement(rope: Rope, kv_type: str, positions: Sequence[int], keys: Sequence[FloatArray]) -> str | None:
