@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from akashic_daemon.program.ledger import Ledger
@@ -36,6 +36,10 @@ COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
+Counted = Callable[[str], int | None]
+"""Gives a count by name; None when it isn't known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """A count compared with a number, e.g. `tool_results > 12`."""
@@ -57,3 +61,13 @@ class Condition:
         """Tell if a bound condition is true of its count."""
         assert isinstance(self.value, int), f"a condition with a free name: {self}"
         return COMPARISONS[self.comparison](count, self.value)
+
+
+def failures(conditions: Iterable[Condition], counted: Counted) -> list[str]:
+    """Return what an assertion found wrong, with both values; a count that isn't known is not judged."""
+    out = []
+    for condition in conditions:
+        count = counted(condition.count)
+        if count is not None and not condition.holds(count):
+            out.append(f"{condition.count} is {count}, expected {condition.comparison} {condition.value}")
+    return out

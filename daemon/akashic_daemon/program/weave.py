@@ -24,7 +24,6 @@ from akashic_daemon.program.message_ops import (
     check,
     counted,
     labelled,
-    newest_users,
     protection,
     refusal,
 )
@@ -70,6 +69,13 @@ def compile_ops(
     At one place, `ops` take effect in the order given and before the rules. render: needed when a replacement is text.
     Raises BadRequest, naming the operation, if one of `ops` can't be carried out.
     """
+    return trace(layout, ops, rules=rules, render=render)[0]
+
+
+def trace(
+    layout: Layout, ops: Sequence[MessageOp] = (), *, rules: Rules | None = None, render: Render | None = None
+) -> tuple[Compiled, Ledger]:
+    """Return what `compile_ops` does, and the account of what is visible before the generation prompt."""
     named = labelled(ops)
     check(named, layout)
     return _Weaver(layout, render).run(named, rules)
@@ -88,12 +94,11 @@ class _Weaver:
         self._builder = PathBuilder()
         self._owners = array("i")
         self._taken = 0
-        self._newest = newest_users(layout)
         self._ops: list[MessageOp] = []
         self._notes: dict[str, None] = {}
         self._counts = dict.fromkeys(("dropped", "skipped", "repos", "replaced", "replacement"), 0)
 
-    def run(self, ops: Sequence[MessageOp], rules: Rules | None) -> Compiled:
+    def run(self, ops: Sequence[MessageOp], rules: Rules | None) -> tuple[Compiled, Ledger]:
         at_place = self._placed(ops)
         messages = self._layout.messages
         for place in range(len(messages) + 1):
@@ -105,7 +110,7 @@ class _Weaver:
             if place < len(messages):
                 self._ledger.append(messages[place])
         self._flush(len(self._layout.tokens))
-        return self._compiled()
+        return self._compiled(), self._ledger
 
     def _compiled(self) -> Compiled:
         left = len(self._layout.tokens) - self._layout.end
@@ -171,7 +176,7 @@ class _Weaver:
         elif isinstance(op, DropSelected):
             self._drop_selected(op, place)
         else:
-            for message in self._free(op, self._selected(op, op.selector).messages, place):
+            for message in self._free(op, self._selected(op, op.selector).messages):
                 self._replace(op, message, op.replacement, place)
 
     def _repos(self, op: MessageOp, place: int) -> None:
@@ -211,13 +216,16 @@ class _Weaver:
             ranges = self._free_ranges(op, found.ranges, place)
             if ranges:
                 self._drop_tokens(op, ranges, place)
-        messages = self._free(op, found.messages, place)
+        messages = self._free(op, found.messages)
         if messages:
             self._drop_messages(op, messages, place)
 
-    def _free(self, op: MessageOp, messages: tuple[int, ...], place: int) -> tuple[int, ...]:
-        """Leave out what is protected, and groups of which only a part is meant."""
-        newest = self._newest[place]
+    def _free(self, op: MessageOp, messages: tuple[int, ...]) -> tuple[int, ...]:
+        """Leave out what is protected, and groups of which only a part is meant.
+
+        The newest user message is judged by what precedes the place alone, so that the answer doesn't change later.
+        """
+        newest = self._ledger.newest_user
         chosen: set[int] | None = None
         out: list[int] = []
         for message in messages:
@@ -239,7 +247,7 @@ class _Weaver:
         kept = subtract(ranges, ((0, layout.head_tokens), (layout.offset(place), 1 << 62)))
         for message in layout.messages_in(ranges[0][0], ranges[-1][1]) if kept else ():
             entry = layout.messages[message]
-            if entry.ranges and protection(layout, message, self._newest[place]) is not None:
+            if entry.ranges and protection(layout, message, self._ledger.newest_user) is not None:
                 kept = subtract(kept, entry.ranges)
         if kept != ranges:
             self._note(f"{op}: tokens that are protected or don't precede the place stay")
@@ -257,13 +265,14 @@ class _Weaver:
             tokens = replacement
         self._flush(self._layout.offset(place))
         done = self._ledger.replace(message, len(tokens))
+        resolved = ReplaceMessage(message, replacement, at=place, label=op.label)
         for part in done.ops:
             self._emit(part, place)
             if isinstance(part, Repos):
-                self._note(f"{op}: {len(tokens)} tokens don't fit where {done.dropped} stood; a repos made room")
+                self._note(f"{resolved}: {len(tokens)} tokens don't fit where {done.dropped} stood; a repos made room")
         self._builder.append(tokens)
         self._owners.extend([message] * len(tokens))
         self._counts["replaced"] += done.dropped
         self._counts["replacement"] += len(tokens)
         self._counts["repos"] += done.moved
-        self._ops.append(ReplaceMessage(message, replacement, at=place, label=op.label))
+        self._ops.append(resolved)

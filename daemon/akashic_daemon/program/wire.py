@@ -86,6 +86,39 @@ def from_wire(cache_ops: Sequence[Mapping[str, Any]]) -> list[MessageOp]:
     return [_operation(body, f"cache_ops[{i}]") for i, body in enumerate(cache_ops)]
 
 
+def to_stored(op: MessageOp) -> dict[str, Any]:
+    """Return a resolved operation for storage, in the words of the wire; `from_stored` is the inverse."""
+    out: dict[str, Any] = {"op": "repos" if isinstance(op, ReposAt) else "drop"}
+    if isinstance(op, DropMessages):
+        out["messages"] = list(op.messages)
+    elif isinstance(op, DropTokens):
+        out["tokens"] = [list(r) for r in op.ranges]
+    elif isinstance(op, DropSelected):
+        out["select"] = str(op.selector)
+    elif isinstance(op, ReplaceMessage):
+        text = isinstance(op.replacement, str)
+        out = {"op": "replace", "message": op.message}
+        out["content" if text else "tokens"] = op.replacement if text else list(op.replacement)
+    elif isinstance(op, ReplaceSelected):
+        out = {"op": "replace", "select": str(op.selector), "content": op.replacement}
+    if op.at is not None:
+        out["at"] = op.at
+    return out
+
+
+def from_stored(stored: Sequence[Mapping[str, Any]]) -> list[MessageOp]:
+    """Read what `to_stored` wrote: the wire's operations, and replacements by tokens, which no request may send."""
+    out: list[MessageOp] = []
+    for i, body in enumerate(stored):
+        label = f"stored operation {i}"
+        if body.get("op") == "replace" and "tokens" in body:
+            tokens = tuple(_wholes(body["tokens"], f"{label}: tokens"))
+            out.append(ReplaceMessage(_whole(body.get("message"), label), tokens, at=body.get("at"), label=label))
+        else:
+            out.append(_operation(body, label))
+    return out
+
+
 def _operation(body: Mapping[str, Any], label: str) -> MessageOp:
     if not isinstance(body, Mapping):
         raise BadRequest(f"{label}: isn't an object", hint='e.g. {"op": "drop", "messages": [3]}')
