@@ -54,6 +54,25 @@ def test_a_file_that_is_replaced_is_read_anew(tiny: Path) -> None:
     assert read_header(tiny).trained_window_tokens == 888888
 
 
+def test_a_model_in_parts_needs_every_part_whole_and_is_named_by_the_first(tiny: Path, tmp_path: Path) -> None:
+    parts = [tmp_path / f"big-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    for part in parts:
+        part.write_bytes(tiny.read_bytes())
+    header, single = read_header(parts[0]), read_header(tiny)
+    assert header.size_bytes == 3 * single.size_bytes
+    assert header.parameters_count == 3 * single.parameters_count
+    assert header.trained_window_tokens == 777
+    with pytest.raises(BadModelFile, match="part 2") as caught:
+        read_header(parts[1])
+    assert "first part" in str(caught.value)
+    parts[2].write_bytes(tiny.read_bytes()[:-1])
+    with pytest.raises(BadModelFile, match=r"big-00003-of-00003\.gguf: it is cut off"):
+        read_header(parts[0])
+    parts[2].unlink()
+    with pytest.raises(BadModelFile, match=r"big-00003-of-00003\.gguf: there is no such file"):
+        read_header(parts[0])
+
+
 def _folder(path: Path) -> None:
     path.mkdir()
 

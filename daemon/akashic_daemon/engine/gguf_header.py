@@ -7,10 +7,11 @@ format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -24,6 +25,7 @@ _BUFFER_BYTES = 1 << 20
 _MAX_DIMENSIONS = 4
 _ALIGNMENT_BYTES = 32
 _SHOWN_CHARS = 200
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _BLOCKS = {
@@ -53,10 +55,28 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Read a file's header. Raises BadModelFile when it is missing, unreadable, no GGUF, or cut off anywhere.
+    """Read a model's header. Raises BadModelFile when a file is missing, unreadable, no GGUF, or cut off anywhere.
 
-    An unchanged file is read once.
+    A model in parts is named by its first part; parameters and size are those of all. An unchanged file is read once.
     """
+    first = _read_file(path)
+    split = _PART.search(path.name)
+    if split is None:
+        return first
+    if int(split[1]) != 1:
+        raise BadModelFile(
+            f"opening the model {path}: it is part {int(split[1])} of a model", hint="give its first part, -00001-of-…"
+        )
+    stem = path.name[: split.start()]
+    others = [_read_file(path.with_name(f"{stem}-{n:05}-of-{split[2]}.gguf")) for n in range(2, int(split[2]) + 1)]
+    return replace(
+        first,
+        size_bytes=first.size_bytes + sum(o.size_bytes for o in others),
+        parameters_count=first.parameters_count + sum(o.parameters_count for o in others),
+    )
+
+
+def _read_file(path: Path) -> GgufHeader:
     doing = f"opening the model {path}"
     try:
         found = path.stat()
