@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from akashic_cli.commands import bench, cache, chat, config, daemon, doctor, model, serve, session, stats, transcript
+from akashic_cli.commands import (
+    bench,
+    cache,
+    chat,
+    completion,
+    config,
+    daemon,
+    doctor,
+    model,
+    serve,
+    session,
+    stats,
+    transcript,
+)
 from akashic_cli.options import HomeOption
 
 app = typer.Typer(
@@ -48,3 +61,4 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
+app.command("completion")(completion.completion)

@@ -9,7 +9,7 @@ from typing import Any
 
 from akashic_cli.bench.replay import Player, Turn
 
-COLUMNS = ("RUN", "TURNS", "PROMPT", "CACHED", "COMPUTED", "UNIQUE NEW", "TTFT P50", "TTFT P95")
+COLUMNS = ("RUN", "TURNS", "PROMPT", "CACHED", "COMPUTED", "NEW", "TTFT P50", "TTFT P95")
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -34,13 +34,13 @@ def converse(client: Client, template: TurnRequest, session: str | None) -> None
     say(f"session {talk.session}; /help shows what is possible")
     reader = _reader()
     while True:
+        # Around the whole round: Ctrl-C may come just when an answer has ended and no line is read yet.
         try:
-            line = reader.prompt("> ")
+            if not talk.handle(reader.prompt("> ")):
+                return
         except KeyboardInterrupt:
             continue
         except EOFError:
-            return
-        if not talk.handle(line):
             return
 
 

@@ -29,12 +29,16 @@ def ask(
         session = main_session(done, source.label).session
     is_named = session is not None
     answer = Answer(session or new_session_name())
-    if as_json:
-        run_turn(client, request, answer, lambda _: None)
-        print_json(_as_json(answer))
-    else:
-        with answer_view() as show:
-            run_turn(client, request, answer, show)
+    try:
+        if as_json:
+            run_turn(client, request, answer, lambda _: None)
+            print_json(_as_json(answer))
+        else:
+            with answer_view() as show:
+                run_turn(client, request, answer, show)
+    except KeyboardInterrupt:
+        say(f"stopped; `akashic chat -s {answer.session}` goes on with what was said")
+        raise
     say_cost(answer)
     if not is_named or source is not None:
         say(f"session {answer.session}; `akashic chat -s {answer.session}` goes on with it")

@@ -27,6 +27,10 @@ def find_input(prompt: str | None, *, is_transcript: bool) -> ChatInput:
     """Look at stdin and decide what was given. Raises UsageError when there is no question and nobody to type one."""
     if prompt is not None and not prompt.strip():
         raise UsageError("asking a question: it is empty", hint='akashic chat "what next?"')
+    if prompt == "-":  # the question itself stands on stdin, as other commands read `-`
+        prompt = None
+        if sys.stdin is not None and sys.stdin.isatty():
+            return ChatInput(_read_prompt(b""), None)
     if not _has_data():
         if prompt is None and not (sys.stdin is not None and sys.stdin.isatty()):
             raise UsageError(

@@ -91,7 +91,7 @@ def notes(done: TurnEvent) -> list[str]:
     lines = []
     if reuse.left_out_messages:
         lines.append(
-            f"warning: the history is longer than the window; {reuse.left_out_messages} messages "
+            f"warning: the history is longer than the window; {count(reuse.left_out_messages)} messages "
             f"({count(reuse.left_out_tokens)} tokens) were left out"
         )
     lines += [f"note: {note}" for note in reuse.notes]

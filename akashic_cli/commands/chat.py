@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from akashic_cli import complete
 from akashic_cli.options import FormatOption, HomeOption, JsonOption, NoAutostartOption
 
 
@@ -14,9 +15,19 @@ def chat(
         str | None, typer.Argument(metavar="PROMPT", help="The question; without it a conversation begins.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option("--session", "-s", metavar="SESSION", help="Session to go on with, or to begin.")
+        str | None,
+        typer.Option(
+            "--session",
+            "-s",
+            metavar="SESSION",
+            help="Session to go on with, or to begin.",
+            autocompletion=complete.sessions,
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model; the default one when absent.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model; the default one when absent.", autocompletion=complete.models),
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", help="System message of a new session.")] = None,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="Longest answer [chat.max_tokens].")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from akashic_cli import complete
 from akashic_cli.options import HomeOption, JsonOption
 
 app = typer.Typer(no_args_is_help=True, help="See and change the settings.")
@@ -46,7 +47,9 @@ def path(home: HomeOption = None) -> None:
 
 @app.command("set")
 def set_value(
-    key: Annotated[str, typer.Argument(metavar="SECTION.KEY", help="Name of a setting.")],
+    key: Annotated[
+        str, typer.Argument(metavar="SECTION.KEY", help="Name of a setting.", autocompletion=complete.settings)
+    ],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="New value.")],
     home: HomeOption = None,
 ) -> None:

@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from akashic_cli import complete
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 app = typer.Typer(no_args_is_help=True, help="List, read, branch, export and delete sessions.")
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Name of a session.")]
+SessionArgument = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Name of a session.", autocompletion=complete.sessions)
+]
 
 
 @app.command("list")
@@ -114,7 +117,9 @@ def export(
 
 @app.command("rm")
 def remove(
-    sessions: Annotated[list[str], typer.Argument(metavar="SESSION", help="Names of sessions.")],
+    sessions: Annotated[
+        list[str], typer.Argument(metavar="SESSION", help="Names of sessions.", autocompletion=complete.sessions)
+    ],
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from akashic_daemon.protocol.native import Stats
 
 
+REDRAWS_PER_S = 4
+
+
 def fields(stats: Stats) -> list[tuple[str, str]]:
     """Return the counters as names and values."""
     engine = stats.engine
@@ -72,12 +75,17 @@ def view(stats: Stats) -> Group:
 
 
 def watch(snapshots: Iterator[Stats]) -> None:
-    """Redraw the view for each snapshot until the stream ends or Ctrl-C, which is how one leaves it."""
+    """Redraw the view for each snapshot until the stream ends, and leave the last one on the screen."""
     from rich.live import Live
 
-    with Live(console=out(), auto_refresh=False, screen=False) as live:
-        try:
+    console = out()
+    last: Stats | None = None
+    try:
+        # On a screen of its own, drawn between snapshots too: a window that is resized then leaves no torn lines.
+        with Live(console=console, screen=not console.is_dumb_terminal, refresh_per_second=REDRAWS_PER_S) as live:
             for snapshot in snapshots:
+                last = snapshot
                 live.update(view(snapshot), refresh=True)
-        except KeyboardInterrupt:
-            return
+    finally:
+        if last is not None and not console.is_dumb_terminal:
+            console.print(view(last))

@@ -63,9 +63,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index in right else "left", overflow="fold")
+        # Only names and texts may be folded: half a number reads as another one.
+        is_number = index in right
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     out().print(table)

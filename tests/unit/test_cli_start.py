@@ -146,3 +146,14 @@ def test_every_command_module_has_a_docstring_for_its_users() -> None:
     for name, command in commands():
         assert (command.help or "").strip(), name
         assert all(text for _, text in options(command)), name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell_that_is_named(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert f"_AKASHIC_COMPLETE=complete_{shell}" in capsys.readouterr().out
+
+
+def test_completion_of_an_unknown_shell_names_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 2
+    assert "'fish'" in capsys.readouterr().err
