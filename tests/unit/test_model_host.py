@@ -14,6 +14,7 @@ from akashic_daemon.engine.host import KnownModel, ModelHost
 from akashic_daemon.errors import ModelError
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.trajectory.message import Message, Role
 
 A, B, BROKEN = (KnownModel(name, Path(f"/{name}"), 1) for name in ("a", "b", "broken"))
 DEADLINE_S = 60.0
@@ -99,5 +100,18 @@ def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_queue() -> None:
             await broken
         await wants_b
         assert served == ["b"]
+
+    with_host(check)
+
+
+def test_ids_that_the_loaded_model_has_not_are_tokenized_anew() -> None:
+    async def check(host: ModelHost) -> None:
+        engine = await host.acquire(A)
+        messages = [Message(Role.USER, "hi"), Message(Role.ASSISTANT, "yes"), Message(Role.USER, "on")]
+        plain = host.builder.build(messages).tokens
+        for strange in (engine.model.vocabulary_size, -1):
+            ids = [strange, *b"yes"]
+            assert host.builder.build(messages, recall=lambda _parent, _text, ids=ids: ids).tokens == plain
+        await host.release()
 
     with_host(check)

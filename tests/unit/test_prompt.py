@@ -20,10 +20,14 @@ def tokenize(text: str) -> list[int]:
     return ENGINE.tokenize(text, special=True)
 
 
+def spell(tokens: Sequence[int]) -> bytes | None:
+    return b"".join(map(ENGINE.token_bytes, tokens)) if max(tokens) < 1000 else None
+
+
 def builder(bos: Sequence[int] = ()) -> PromptBuilder:
     source = ENGINE.model.chat_template
     assert source is not None
-    return PromptBuilder(ChatTemplate(source, bos="", eos=""), tokenize, bos=bos)
+    return PromptBuilder(ChatTemplate(source, bos="", eos=""), tokenize, bos=bos, spell=spell)
 
 
 def history(turns: int, size: int = 40) -> list[Message]:
@@ -125,7 +129,7 @@ def test_the_newest_question_stays_even_when_it_alone_is_too_long() -> None:
 def test_an_answer_sampled_here_keeps_the_very_tokens_it_was_sampled_as(known: bool) -> None:
     messages = [SYSTEM, Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello"), Message(Role.USER, "more")]
     chains = chain_all(messages)
-    sampled = [1, 2, 3]
+    sampled = [*b"he", 300, *b"llo"]
 
     def recall(parent: ChainDigest | None, text: str) -> Sequence[int] | None:
         return sampled if known and parent == chains[1] and text == "hello" else None
@@ -134,3 +138,13 @@ def test_an_answer_sampled_here_keeps_the_very_tokens_it_was_sampled_as(known: b
     owned = [t for t, o in zip(prompt.tokens, prompt.message_at, strict=True) if o == 2]
     inside = sampled if known else tokenize("hello")
     assert owned == [*tokenize("<|im_start|>assistant\n"), *inside, *tokenize("<|im_end|>\n")]
+
+
+@pytest.mark.parametrize("wrong", [[*b"jello"], [*b"hell"], [1000, *b"hello"]])
+def test_ids_that_do_not_spell_the_answer_with_this_model_are_not_believed(wrong: list[int]) -> None:
+    messages = [Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello"), Message(Role.USER, "go on")]
+    made = builder()
+    right = [*b"he", 300, *b"llo"]
+    plain = made.build(messages).tokens
+    assert made.build(messages, recall=lambda _parent, _text: right).tokens != plain
+    assert made.build(messages, recall=lambda _parent, _text: wrong).tokens == plain

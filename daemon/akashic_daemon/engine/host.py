@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -200,7 +200,12 @@ def _make_builder(engine: Engine) -> PromptBuilder | AkashicError | None:
     except AkashicError as error:
         return error
     bos = engine.tokenize(info.bos, special=True) if info.add_bos and info.bos else []
-    return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos)
+    ids = range(info.vocabulary_size)
+
+    def spell(tokens: Sequence[int]) -> bytes | None:
+        return b"".join(map(engine.token_bytes, tokens)) if all(token in ids for token in tokens) else None
+
+    return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos, spell=spell)
 
 
 def embedded_model() -> KnownModel | None:

@@ -1,7 +1,8 @@
 """From messages to the tokens of a prompt, with an owner for each, and what leaves when the window is too small.
 
 Each message's text is tokenized by itself, so a message's tokens never depend on its neighbours: the same message is the
-same tokens in every conversation. An assistant message that was sampled here keeps the very tokens that were sampled.
+same tokens in every conversation. An assistant message that was sampled here keeps the very tokens that were sampled,
+if they spell its text with this model: they may have been sampled by another one.
 """
 
 from __future__ import annotations
@@ -42,11 +43,21 @@ class Prompt:
 class PromptBuilder:
     """Builds prompts for one loaded model."""
 
-    def __init__(self, template: ChatTemplate, tokenize: Callable[[str], list[int]], *, bos: Sequence[int]) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokenize: Callable[[str], list[int]],
+        *,
+        bos: Sequence[int],
+        spell: Callable[[Sequence[int]], bytes | None],
+    ) -> None:
+        """Make a builder; `spell` returns what ids print, None when the model hasn't all of them."""
         self._template = template
         self._tokenize = tokenize
+        self._spell = spell
         self._bos = array("i", bos)
         self._tokens_of: OrderedDict[str, array[int]] = OrderedDict()
+        self._believed: OrderedDict[str, array[int]] = OrderedDict()
 
     def build(
         self,
@@ -96,7 +107,7 @@ class PromptBuilder:
 
     def forget_texts(self) -> None:
         """Drop every text that is kept to save work. A build that is running goes on with fresh memories."""
-        self._tokens_of = OrderedDict()
+        self._tokens_of, self._believed = OrderedDict(), OrderedDict()
         self._template.forget_texts()
 
     def _rough_start(self, messages: Sequence[Message], head: int, limit_tokens: int) -> int:
@@ -135,10 +146,21 @@ class PromptBuilder:
             content = messages[owned.start].content
             if content and segment.text.startswith(opening + content):
                 sampled = recall(chains[owned.start - 1] if owned.start else None, content)
-                if sampled is not None:
+                if sampled is not None and self._believes(content, ids := array("i", sampled)):
                     rest = segment.text[len(opening) + len(content) :]
-                    return self._text_tokens(opening) + array("i", sampled) + self._text_tokens(rest)
+                    return self._text_tokens(opening) + ids + self._text_tokens(rest)
         return self._text_tokens(segment.text)
+
+    def _believes(self, text: str, ids: array[int]) -> bool:
+        """Tell whether ids that were remembered spell the text with this model's vocabulary."""
+        if self._believed.get(text) == ids:
+            return True
+        if self._spell(ids) != text.encode("utf-8", "surrogatepass"):
+            return False
+        self._believed[text] = ids
+        while len(self._believed) > _CACHED_TEXTS:
+            self._believed.popitem(last=False)
+        return True
 
     def _text_tokens(self, text: str) -> array[int]:
         known = self._tokens_of.get(text)
