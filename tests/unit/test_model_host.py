@@ -110,8 +110,11 @@ def test_ids_that_the_loaded_model_has_not_are_tokenized_anew() -> None:
         messages = [Message(Role.USER, "hi"), Message(Role.ASSISTANT, "yes"), Message(Role.USER, "on")]
         plain = host.builder.build(messages).tokens
         for strange in (engine.model.vocabulary_size, -1):
-            ids = [strange, *b"yes"]
-            assert host.builder.build(messages, recall=lambda _parent, _text, ids=ids: ids).tokens == plain
+
+            def recall(_parent: object, _text: str, first: int = strange) -> list[int]:
+                return [first, *b"yes"]
+
+            assert host.builder.build(messages, recall=recall).tokens == plain
         await host.release()
 
     with_host(check)
