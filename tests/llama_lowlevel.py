@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.blob import Blob, ByteArray, kv_shape_of, parse_blob
-from akashic_daemon.engine.llama_cpp.rope import Rope, rope_of
+from akashic_daemon.engine.llama_cpp.rope import Rope, other_ropes, rope_of
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.state import load_sequence, save_sequence
 
@@ -112,7 +112,9 @@ class Bare:
         return blobs
 
     def examine(self, window: int) -> Findings:
-        return examine(self.shape, self.rope(), self.probe, window)
+        rope = self.rope()
+        others = [] if isinstance(rope, str) else other_ropes(self.metadata, rope, self.file, window)
+        return examine(self.shape, rope, self.probe, window, others)
 
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)

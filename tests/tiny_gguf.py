@@ -1,6 +1,7 @@
 """A tiny Llama in GGUF with random f32 weights and a byte-level vocabulary: real code paths, no downloaded model.
 
 As architecture `phi3` it turns halves instead of neighbours, may turn only some dimensions, and has LongRoPE's two tables.
+As `smollm3` each fourth layer has no rope; as `gemma3` all but each sixth attend to a sliding window, with another rope.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Shape:
     yarn_factor: float = 1.0
     linear_factor: float = 1.0
     rope_base: float = 10000.0
-    architecture: Literal["llama", "phi3"] = "llama"
+    architecture: Literal["llama", "phi3", "smollm3", "gemma3"] = "llama"
     rotated: int = 0
     factors: Literal["", "llama3", "longrope"] = ""
 
@@ -71,6 +72,10 @@ def write_tiny_gguf(path: Path, *, seed: int = 7, shape: Shape = Shape()) -> Pat
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     _add_rope(writer, shape)
+    if shape.architecture == "gemma3":
+        writer.add_sliding_window(shape.window // 4)
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
@@ -87,8 +92,8 @@ def write_tiny_gguf(path: Path, *, seed: int = 7, shape: Shape = Shape()) -> Pat
         values = random.standard_normal((out, into)) / np.sqrt(into)
         writer.add_tensor(f"{name}.weight", values.astype(np.float32))
 
-    def ones(name: str) -> None:
-        writer.add_tensor(f"{name}.weight", np.ones(shape.width, np.float32))
+    def ones(name: str, width: int = shape.width) -> None:
+        writer.add_tensor(f"{name}.weight", np.ones(width, np.float32))
 
     matrix("token_embd", len(tokens), shape.width)
     ones("output_norm")
@@ -97,6 +102,11 @@ def write_tiny_gguf(path: Path, *, seed: int = 7, shape: Shape = Shape()) -> Pat
         at = f"blk.{layer}."
         ones(at + "attn_norm")
         ones(at + "ffn_norm")
+        if shape.architecture == "gemma3":
+            ones(at + "attn_q_norm", shape.head_dim)
+            ones(at + "attn_k_norm", shape.head_dim)
+            ones(at + "post_attention_norm")
+            ones(at + "post_ffw_norm")
         for name, out, into in _matrices(shape):
             matrix(at + name, out, into)
     writer.write_header_to_file()

@@ -56,7 +56,18 @@ def test_the_same_seed_and_shape_give_the_same_file(tmp_path: Path) -> None:
     assert first != other
 
 
-@pytest.mark.parametrize("shape", [Shape(), Shape(layers=3, heads=2, kv_heads=1), Shape(yarn_factor=4.0)], ids=str)
+SHAPES = [
+    Shape(),
+    Shape(layers=3, heads=2, kv_heads=1),
+    Shape(yarn_factor=4.0),
+    Shape(factors="llama3"),
+    Shape(architecture="phi3", rotated=8, factors="longrope"),
+    Shape(architecture="smollm3", layers=4),
+    Shape(architecture="gemma3", layers=6),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_llama_cpp_loads_each_shape_and_computes_finite_varied_logits(tmp_path: Path, shape: Shape) -> None:
     with loaded(write_tiny_gguf(tmp_path / "tiny.gguf", shape=shape)) as model:
         assert llama_cpp.llama_model_n_layer(model) == shape.layers

@@ -1,6 +1,7 @@
 """A saved sequence of llama.cpp (sequence state, version 3): read with suspicion, and moved to other positions in place.
 
-    u32 magic, i32 sequence, u32 streams, u32 cells, cells x {i32 position, u32 sequences = 1, i32 sequence},
+    u32 magic, i32 sequence, then one section, or two: full and sliding-window layers
+    u32 streams, u32 cells, cells x {i32 position, u32 sequences = 1, i32 sequence},
     u32 V transposed, u32 layers, layers x {i32 type, u64 row bytes, cells x row}  (K)
     layers x {i32 type, u64 row bytes, cells x row}                                 (V)
     or, transposed, layers x {i32 type, u32 value bytes, u32 width, width x cells x value}
@@ -20,7 +21,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from akashic_daemon.engine.llama_cpp.rope import ComplexArray, FloatArray, Rope, heads_of
+from akashic_daemon.engine.llama_cpp.rope import FloatArray, Rope, heads_of
 from akashic_daemon.errors import EngineError, Unsupported
 
 ByteArray = npt.NDArray[np.uint8]
@@ -28,7 +29,8 @@ IntArray = npt.NDArray[np.int32]
 
 _MAGIC = 0xAF143CD8
 """Of this layout: llama.cpp changes it whenever the layout of sequence states changes."""
-_HEAD = struct.Struct("<IiII")
+_HEAD = struct.Struct("<Ii")
+_COUNTS = struct.Struct("<II")
 _CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
 _ROWS_HEAD = struct.Struct("<iQ")
 _COLUMNS_HEAD = struct.Struct("<iII")
@@ -42,12 +44,16 @@ _CHUNK_VALUES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What the loaded model's blobs must look like. `kv_type` is a name of the engine's settings."""
+    """What the loaded model's blobs must look like. `kv_type` is a name of the engine's settings.
+
+    `sections` is 2 for models with sliding-window layers: llama.cpp keeps their cells in a cache of their own.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     kv_type: str
+    sections: int = 1
 
     @property
     def k_row_bytes(self) -> int:
@@ -62,30 +68,34 @@ class KvShape:
 
 def kv_shape_of(metadata: Mapping[str, str], layers: int, sliding_window_tokens: int, kv_type: str) -> KvShape | str:
     """Return the shape of a loaded model's blobs, or why they can't be understood."""
-    if sliding_window_tokens > 0:
-        return "the model has sliding-window layers, whose cells are saved apart"
     heads = heads_of(metadata)
-    return heads if isinstance(heads, str) else KvShape(layers, *heads, kv_type)
+    if isinstance(heads, str):
+        return heads
+    return KvShape(layers, *heads, kv_type, sections=2 if sliding_window_tokens > 0 else 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blob:
-    """A checked blob. `cells` is a record array, `keys[layer]` the K rows as bytes [cells, row]: views, both."""
+    """A checked blob: views, all. Each of `cells` is a section's record array; both sections hold the same cells.
+
+    `keys[layer]` is a layer's K rows as bytes [cells, row], in the blob's order of layers.
+    """
 
     shape: KvShape
-    cells: npt.NDArray[np.void]
+    cells: tuple[npt.NDArray[np.void], ...]
     keys: tuple[ByteArray, ...]
 
     def __len__(self) -> int:
-        return len(self.cells)
+        return len(self.cells[0])
 
     def positions(self) -> IntArray:
         """Return a copy of each cell's position, in cell order."""
-        return cast(IntArray, self.cells["position"].astype(np.int32))
+        return cast(IntArray, self.cells[0]["position"].astype(np.int32))
 
     def relabel(self, cell: int, position: int) -> None:
         """Say that a cell stands at `position`; its K stays as it is."""
-        self.cells["position"][cell] = position
+        for section in self.cells:
+            section["position"][cell] = position
 
     def reposition(self, positions: npt.NDArray[np.integer], rope: Rope) -> int:
         """Move each cell to its place in `positions` (cell order): label and K. Return how many cells moved.
@@ -98,8 +108,9 @@ class Blob:
         delta = positions.astype(np.int64) - self.positions()
         moved = np.flatnonzero(delta)
         if len(moved):
-            self._turn(moved, rope.phasors(delta[moved]), rope)
-            self.cells["position"][moved] = positions[moved]
+            self._turn(moved, delta[moved], rope)
+            for section in self.cells:
+                section["position"][moved] = positions[moved]
         return len(moved)
 
     def _check_move(self, positions: npt.NDArray[np.integer], rope: Rope) -> None:
@@ -117,15 +128,17 @@ class Blob:
         """Return a copy of a layer's K: float32 [cells, kv_heads, head_dim]."""
         return self._read(self.keys[layer], slice(None))
 
-    def _turn(self, moved: npt.NDArray[np.int64], phasors: ComplexArray, rope: Rope) -> None:
+    def _turn(self, moved: npt.NDArray[np.int64], delta: npt.NDArray[np.int64], rope: Rope) -> None:
+        ropes = [rope.of_layer(layer) for layer in range(len(self.keys))]
+        phasors = {id(one): one.phasors(delta) for one in set(ropes)}
         step = max(1, _CHUNK_VALUES // (self.shape.kv_heads * self.shape.head_dim))
         for at in range(0, len(moved), step):
             which = _as_slice(moved[at : at + step])
-            turned = phasors[at : at + step]
-            for rows in self.keys:
-                k = self._read(rows, which)
-                rope.turn(k, turned)
-                self._write(rows, which, k)
+            for rows, one in zip(self.keys, ropes, strict=True):
+                if one.frequencies.any():
+                    k = self._read(rows, which)
+                    one.turn(k, phasors[id(one)][at : at + step])
+                    self._write(rows, which, k)
 
     def _read(self, rows: ByteArray, which: slice | npt.NDArray[np.int64]) -> FloatArray:
         heads = (-1, self.shape.kv_heads, self.shape.head_dim)
@@ -170,27 +183,38 @@ def parse_blob(data: bytearray | memoryview | ByteArray, shape: KvShape) -> Blob
         raise Unsupported(
             f"saved sequences whose KV is {shape.kv_type} can't be read", hint=f"use one of {', '.join(_TYPES)}"
         )
-    buffer = np.frombuffer(data, np.uint8)
-    reader = _Reader(buffer)
-    magic, _sequence, streams, count = reader.take(_HEAD)
+    reader = _Reader(np.frombuffer(data, np.uint8))
+    magic, _sequence = reader.take(_HEAD)
     if magic != _MAGIC:
         raise _odd(f"it begins with {magic:#010x}, not {_MAGIC:#010x}; llama.cpp's format may have changed")
+    sections = [_section(reader, shape) for _ in range(shape.sections)]
+    reader.finish()
+    cells = tuple(section for section, _ in sections)
+    keys = tuple(rows for _, part in sections for rows in part)
+    if len(cells[0]) and len(keys) != shape.layers:
+        raise _odd(f"it has {len(keys)} layers; the model has {shape.layers}")
+    if not all(np.array_equal(section["position"], cells[0]["position"]) for section in cells):
+        raise _odd("its sliding-window layers hold other cells than the full ones")
+    return Blob(shape, cells, keys or (np.zeros((0, shape.k_row_bytes), np.uint8),) * shape.layers)
+
+
+def _section(reader: _Reader, shape: KvShape) -> tuple[npt.NDArray[np.void], tuple[ByteArray, ...]]:
+    """Return a section's cells and the K rows of its layers."""
+    streams, count = reader.take(_COUNTS)
     if streams != 1:
         raise _odd(f"it has {streams} streams, not 1")
     cells = reader.rows(count, _CELL.itemsize).view(_CELL).reshape(-1)
     if not np.all(cells["sequences"] == 1) or not np.all(cells["position"] >= 0):
         raise _odd("its cells don't hold one sequence and a position each (M-RoPE positions take more room)")
     if count == 0:
-        reader.finish()
-        return Blob(shape, cells, tuple(np.zeros((0, shape.k_row_bytes), np.uint8) for _ in range(shape.layers)))
-    transposed, layers = reader.take(struct.Struct("<II"))
-    if layers != shape.layers or transposed not in (0, 1):
+        return cells, ()
+    transposed, layers = reader.take(_COUNTS)
+    if layers > shape.layers or transposed not in (0, 1):
         raise _odd(f"it has {layers} layers and V layout {transposed}; the model has {shape.layers} layers")
     keys = tuple(_key_rows(reader, layer, count, shape) for layer in range(layers))
     for layer in range(layers):
         _skip_values(reader, layer, count, shape, transposed=bool(transposed))
-    reader.finish()
-    return Blob(shape, cells, keys)
+    return cells, keys
 
 
 def _key_rows(reader: _Reader, layer: int, count: int, shape: KvShape) -> ByteArray:

@@ -27,6 +27,7 @@ _TURN = 2 * math.pi
 _ROPE_FACTORS = "rope_freqs.weight"
 _ROPE_FACTORS_LONG = "rope_factors_long.weight"
 _ROPE_FACTORS_SHORT = "rope_factors_short.weight"
+_DEFAULT_BASE = 10000.0
 _BETA_FAST = 32.0
 _BETA_SLOW = 1.0
 
@@ -46,13 +47,15 @@ class Rope:
 
     The first `2 * len(frequencies)` of `head_dim` dimensions turn, the others don't (partial rotary).
     `mixing` above 0: the cache holds each run of so many dimensions multiplied by the orthonormal Walsh-Hadamard
-    matrix, as llama.cpp does before it quantizes K.
+    matrix, as llama.cpp does before it quantizes K. `by_layer` holds each layer's own where layers differ, in the order
+    in which blobs hold them; it is empty where they don't.
     """
 
     frequencies: npt.NDArray[np.float64]
     layout: Layout
     head_dim: int
     mixing: int = 0
+    by_layer: tuple[Rope, ...] = ()
 
     @property
     def rotated(self) -> int:
@@ -62,6 +65,10 @@ class Rope:
     def mixed(self, run: int) -> Rope:
         """Return the same rotation of a K that is mixed in runs of `run` dimensions."""
         return replace(self, mixing=run)
+
+    def of_layer(self, layer: int) -> Rope:
+        """Return the rotation of the blob's layer number `layer`."""
+        return self.by_layer[layer] if self.by_layer else self
 
     def phasors(self, delta: npt.NDArray[np.int64]) -> ComplexArray:
         """Return exp(i x angle) for each of `delta` and each pair: complex64 [len(delta), pairs]."""
@@ -110,6 +117,26 @@ def walsh_hadamard(size: int) -> FloatArray:
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     return cast(FloatArray, (matrix / math.sqrt(size)).astype(np.float32))
+
+
+def other_ropes(metadata: Mapping[str, str], rope: Rope, path: Path, window_tokens: int) -> list[Rope]:
+    """Return what single layers may use instead of `rope`: none at all, or what sliding-window layers use.
+
+    The metadata don't say which layers do, and leave some of their numbers to the architecture: these are guesses, for
+    `rotation_check` to choose among. Raises ModelError as `rope_of` does.
+    """
+    name = metadata.get("general.architecture", "")
+    sliding = {
+        f"{name}.rope.freq_base": metadata.get(f"{name}.rope.freq_base_swa", str(_DEFAULT_BASE)),
+        f"{name}.rope.dimension_count": metadata.get(f"{name}.rope.dimension_count_swa", str(rope.rotated)),
+    }
+    unscaled = {f"{name}.rope.scaling.type": "none"}
+    guesses = [
+        rope_of({**metadata, **changes}, rope.layout.value, path, window_tokens)
+        for changes in (sliding, sliding | unscaled, unscaled)
+    ]
+    still = replace(rope, frequencies=np.zeros_like(rope.frequencies))
+    return [still, *(guess for guess in guesses if isinstance(guess, Rope))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +224,7 @@ def _make_rope(hparams: _Hparams, layout: Layout, path: Path, window_tokens: int
 
 
 def _base_frequencies(hparams: _Hparams, rotated: int) -> npt.NDArray[np.float64]:
-    base = hparams.number("rope.freq_base", 10000.0)
+    base = hparams.number("rope.freq_base", _DEFAULT_BASE)
     if base <= 0:
         raise ValueError(f"rope.freq_base {base}")
     return base ** (-np.arange(0, rotated, 2) / rotated)
@@ -231,7 +258,7 @@ def _scaled(hparams: _Hparams, frequencies: npt.NDArray[np.float64]) -> npt.NDAr
 
 def _yarn_ramp(hparams: _Hparams, pairs: int) -> npt.NDArray[np.float64]:
     """Return 1 for pairs that turn so fast that they keep their frequency, 0 for those that are slowed down."""
-    base = hparams.number("rope.freq_base", 10000.0)
+    base = hparams.number("rope.freq_base", _DEFAULT_BASE)
     window, rotated = _original_window(hparams), 2 * pairs
 
     def pair_with(turns: float) -> float:

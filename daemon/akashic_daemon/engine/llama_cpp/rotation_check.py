@@ -8,7 +8,7 @@ without rope, norms after the rope, and anything that llama.cpp does to K before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,13 @@ class Findings:
     rope: Rope | str
 
 
-def examine(shape: KvShape | str, rope: Rope | str, probe: Probe, window_tokens: int) -> Findings:
-    """Compare `shape` and `rope`, as the metadata give them (or the reason why not), with what the model does."""
+def examine(
+    shape: KvShape | str, rope: Rope | str, probe: Probe, window_tokens: int, others: Sequence[Rope] = ()
+) -> Findings:
+    """Compare `shape` and `rope`, as the metadata give them (or the reason why not), with what the model does.
+
+    A layer may use one of `others` instead (`rope.other_ropes`).
+    """
     if isinstance(shape, str):
         return Findings(shape, shape)
     positions = probe_positions(window_tokens)
@@ -55,7 +60,7 @@ def examine(shape: KvShape | str, rope: Rope | str, probe: Probe, window_tokens:
         keys = [_keys(blob, shape, position) for blob, position in zip(probe(positions), positions, strict=True)]
     except (EngineError, Unsupported) as error:
         return Findings(error.message, error.message)
-    return Findings(None, rope if isinstance(rope, str) else _confirm(rope, shape, positions, keys))
+    return Findings(None, rope if isinstance(rope, str) else _confirm([rope, *others], shape, positions, keys))
 
 
 def confirm_rotation(rope: Rope, shape: KvShape, probe: Probe, window_tokens: int) -> Rope | str:
@@ -73,34 +78,56 @@ def _keys(blob: ByteArray, shape: KvShape, position: int) -> FloatArray:
     return np.concatenate([parsed.keys_as_f32(layer) for layer in range(shape.layers)])
 
 
-def _confirm(rope: Rope, shape: KvShape, positions: Sequence[int], keys: Sequence[FloatArray]) -> Rope | str:
-    runs = [run for run in _MIXED_RUNS if shape.kv_type in _QUANTIZED and rope.head_dim % run == 0]
-    reason = None
-    for candidate in [rope, *map(rope.mixed, runs)]:
-        found = _disagreement(candidate, shape.kv_type, positions, keys)
-        if found is None:
-            return candidate
-        reason = reason or found
+def _confirm(
+    candidates: Sequence[Rope], shape: KvShape, positions: Sequence[int], keys: Sequence[FloatArray]
+) -> Rope | str:
+    """Return the first candidate when each layer agrees with it, else it with what each layer agrees with."""
+    plain, reason = candidates[0], ""
+    runs = [run for run in _MIXED_RUNS if shape.kv_type in _QUANTIZED and plain.head_dim % run == 0]
+    for run in (0, *runs):
+        tried = [candidate.mixed(run) for candidate in candidates]
+        layers = []
+        for layer in range(shape.layers):
+            found = _agreeing(tried, shape.kv_type, positions, [k[layer] for k in keys])
+            if isinstance(found, str):
+                reason = reason or f"layer {layer}: {found}"
+                break
+            layers.append(found)
+        if len(layers) == shape.layers:
+            return tried[0] if all(one is tried[0] for one in layers) else replace(tried[0], by_layer=tuple(layers))
     return f"llama.cpp turns this model's keys in a way that isn't understood ({reason})"
+
+
+def _agreeing(
+    candidates: Sequence[Rope], kv_type: str, positions: Sequence[int], keys: Sequence[FloatArray]
+) -> Rope | str:
+    """Return the first candidate that a layer's `keys`, [kv_heads, head_dim] a position, agree with, or what is wrong."""
+    reasons = []
+    for candidate in candidates:
+        reason = _disagreement(candidate, kv_type, positions, keys)
+        if reason is None:
+            return candidate
+        reasons.append(reason)
+    return reasons[0]
 
 
 def _disagreement(rope: Rope, kv_type: str, positions: Sequence[int], keys: Sequence[FloatArray]) -> str | None:
     first = keys[0]
     for position, found in zip(positions[1:], keys[1:], strict=True):
-        delta = np.full(len(first), position - positions[0], np.int64)
-        error = _pair_size(rope, rope.rotate(first, delta) - found)
+        turned = rope.rotate(first[None], np.array([position - positions[0]]))[0]
+        error = _pair_size(rope, turned - found)
         over = error - _allowed(rope, kv_type, first, position)
         if not np.all(over <= 0):
-            layer, head, pair = np.unravel_index(int(np.argmax(over)), over.shape)
+            head, pair = np.unravel_index(int(np.argmax(over)), over.shape)
             return (
-                f"at position {position}, layer {layer}, KV head {head}, pair {pair} is off by "
-                f"{error[layer, head, pair]:.2g} of {float(np.abs(found).max()):.2g}"
+                f"at position {position}, pair {pair} of KV head {head} is off by "
+                f"{error[head, pair]:.2g} of {float(np.abs(found).max()):.2g}"
             )
     return None
 
 
 def _pair_size(rope: Rope, k: FloatArray) -> npt.NDArray[np.float64]:
-    """Return each pair's length, turned pairs first: [layers, kv_heads, head_dim / 2]."""
+    """Return each pair's length, turned pairs first: [kv_heads, head_dim / 2]."""
     k = k.astype(np.float64)
     turned, rest = k[..., : rope.rotated], k[..., rope.rotated :]
     if rope.layout is Layout.NORM:
@@ -114,7 +141,7 @@ def _allowed(rope: Rope, kv_type: str, k: FloatArray, position: int) -> npt.NDAr
     """Return the error that storing K, and llama.cpp's own float32 angles, account for."""
     if kv_type in _QUANTIZED:
         return np.broadcast_to(
-            _Q8_0_ERROR * np.abs(k).max(axis=-1, keepdims=True).astype(np.float64), (*k.shape[:2], k.shape[2] // 2)
+            _Q8_0_ERROR * np.abs(k).max(axis=-1, keepdims=True).astype(np.float64), (k.shape[0], k.shape[1] // 2)
         )
     size = _pair_size(rope, k)
     pairs = np.arange(len(rope.frequencies))
