@@ -41,6 +41,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.requests: list[tuple[str, str, Any]] = []
         self.conversations = 1
         self.store_findings: list[native.StoreFinding] = []
+        self.model_loaded = True
         self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
         self.hang_after_text = False
@@ -201,7 +202,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, added.model_dump())
 
     def model(self, name: str, **_: Any) -> None:
-        summary = native.ModelSummary(name=name, path="/m/tiny.gguf", size_bytes=2048)
+        summary = native.ModelSummary(name=name, path="/m/tiny.gguf", size_bytes=2048, loaded=self.server.model_loaded)
+        if not self.server.model_loaded:
+            self._json(200, native.ModelDetail(summary=summary).model_dump())
+            return
         detail = native.ModelDetail(
             summary=summary, capabilities={"drop": True, "repos": False}, why_not={"repos": "the rope is unknown"}
         )

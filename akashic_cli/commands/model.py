@@ -47,9 +47,16 @@ def add(
     """Register a GGUF file."""
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, say
+    from akashic_daemon.errors import UsageError
     from akashic_daemon.protocol.native import AddModelRequest, ModelSummary
 
-    request = AddModelRequest(path=str(path.expanduser().absolute()), name=name, default=default)
+    whole = str(path.expanduser().absolute())
+    sendable = whole.encode("utf-8", "replace").decode()
+    if sendable != whole:
+        raise UsageError(
+            f"registering the model {sendable}: its path is not UTF-8", hint="rename the file or its folder"
+        )
+    request = AddModelRequest(path=whole, name=name, default=default)
     client, _ = connect(autostart=not no_autostart)
     with client:
         added = ModelSummary.model_validate(client.post("/models", request.model_dump()))

@@ -332,3 +332,22 @@ def test_findings_in_the_store_are_data_and_the_exit_code_is_1(
         "sessions": 3,
         "findings": [{"kind": "wrong_digest", "subject": "message 7", "detail": "it differs"}],
     }
+
+
+def test_a_model_path_that_is_no_text_is_refused_before_anything_is_sent(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", "add", os.fsdecode(b"/models/m\xff.gguf")]) == 2
+    assert "not UTF-8" in capsys.readouterr().err
+    assert daemon.requests == []
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_showing_a_model_says_whether_it_is_loaded_and_its_abilities_only_then(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], loaded: bool
+) -> None:
+    daemon.model_loaded = loaded
+    assert main(["model", "show", "tiny"]) == 0
+    said = capsys.readouterr().out
+    assert ("not loaded" in said) != loaded
+    assert ("can drop" in said) == loaded
