@@ -22,7 +22,7 @@ class MessageTokens:
 
     ranges: its tokens; empty when it shares the segment of an earlier one, or isn't in the prompt.
     group: half-open range of the messages that share its segment, itself included.
-    thinking: the tokens of its reasoning where they are known; `has_thinking` may be true without.
+    thinking: the tokens of its reasoning; `has_thinking` without them means that the model's marks aren't known.
     present: false when the prompt was cut to the window and the message was left out.
     """
 
@@ -142,7 +142,11 @@ def _message(
 ) -> MessageTokens:
     ranges = normal([(max(span[0], head_tokens), span[1])])
     thinks = message.thinking is not None or message.content.lstrip().startswith("<think>")
-    known = _thinking(tokens, ranges[0], marks) if thinks and marks is not None and ranges else ()
+    known: Ranges = ()
+    if thinks and marks is not None:
+        # Templates leave old reasoning out; where the marks are known and missing, none is in the prompt.
+        known = _thinking(tokens, ranges[0], marks) if ranges else ()
+        thinks = bool(known)
     shared = group[0] != index
     return MessageTokens(index, message.role, ranges, group, thinks, known, span[0] < span[1] or shared)
 

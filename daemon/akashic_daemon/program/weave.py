@@ -216,7 +216,8 @@ class _Weaver:
             ranges = self._free_ranges(op, found.ranges, place)
             if ranges:
                 self._drop_tokens(op, ranges, place)
-        messages = self._free(op, found.messages)
+        visible = tuple(m for m in found.messages if self._ledger.is_visible(m))
+        messages = self._free(op, visible)
         if messages:
             self._drop_messages(op, messages, place)
 
