@@ -16,7 +16,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("llama_cpp")
 
 from akashic_daemon.engine.llama_cpp.gguf_tensors import read_f32_tensor
-from akashic_daemon.engine.llama_cpp.rope import Layout, Rope, rope_of, walsh_hadamard
+from akashic_daemon.engine.llama_cpp.rope import Layout, Rope, rope_of
 from akashic_daemon.errors import ModelError
 from tiny_gguf import Shape, write_tiny_gguf
 
@@ -33,6 +33,12 @@ LLAMA = {
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("rope") / "tiny.gguf")
+
+
+def walsh_hadamard(size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Return the orthonormal matrix, from its definition."""
+    signs = [[(-1) ** (row & column).bit_count() for column in range(size)] for row in range(size)]
+    return np.array(signs) / math.sqrt(size)
 
 
 def made(

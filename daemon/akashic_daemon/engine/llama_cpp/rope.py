@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -87,14 +86,14 @@ class Rope:
     def turn(self, k: FloatArray, phasors: ComplexArray) -> None:
         """Turn `k`, contiguous float32 [cells, kv_heads, head_dim], in place by `phasors` [cells, pairs]."""
         if self.mixing:
-            self._mix(k)
+            mix(k, self.mixing)
         if self.layout is Layout.NORM:
             pairs = k.view(np.complex64)[..., : len(self.frequencies)]
             np.multiply(pairs, phasors[:, None, :], out=pairs)
         else:
             self._turn_halves(k, phasors[:, None, :])
         if self.mixing:
-            self._mix(k)
+            mix(k, self.mixing)
 
     def _turn_halves(self, k: FloatArray, phasors: ComplexArray) -> None:
         half = len(self.frequencies)
@@ -106,17 +105,23 @@ class Rope:
         first *= cos
         first -= crossed
 
-    def _mix(self, k: FloatArray) -> None:
-        runs = k.reshape(-1, self.mixing)
-        runs[...] = runs @ walsh_hadamard(self.mixing)
 
+def mix(k: FloatArray, run: int) -> None:
+    """Multiply each run of `run` numbers (a power of two) by the orthonormal Walsh-Hadamard matrix, its own inverse.
 
-def walsh_hadamard(size: int) -> FloatArray:
-    """Return the orthonormal matrix of `size`, a power of two; it is its own inverse."""
-    matrix = np.ones((1, 1), np.float32)
-    while len(matrix) < size:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return cast(FloatArray, (matrix / math.sqrt(size)).astype(np.float32))
+    In place, by sums and differences: a matrix product would start BLAS threads, which wait for busy cores.
+    """
+    columns = np.ascontiguousarray(k.reshape(-1, run).T)
+    half = 1
+    while half < run:
+        pairs = columns.reshape(run // (2 * half), 2, half, -1)
+        low, high = pairs[:, 0], pairs[:, 1]
+        difference = low - high
+        low += high
+        high[...] = difference
+        half *= 2
+    columns *= np.float32(1 / math.sqrt(run))
+    k.reshape(-1, run)[...] = columns.T
 
 
 def other_ropes(metadata: Mapping[str, str], rope: Rope, path: Path, window_tokens: int) -> list[Rope]:
