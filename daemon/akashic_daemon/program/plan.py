@@ -126,9 +126,11 @@ class _Simulation:
                 appended, notes = self._do(statement)
                 after, ledger = self._traced()
             except BadRequest as error:
-                raise ScriptError(
-                    f"line {statement.line} ({statement.text}): {error.message}", hint=error.hint, line=statement.line
-                ) from error
+                where = f"line {statement.line} ("
+                said = (
+                    error.message if error.message.startswith(where) else f"{where}{statement.text}): {error.message}"
+                )
+                raise ScriptError(said, hint=error.hint, line=statement.line) from error
             failed, unknown = _judged(statement, ledger)
             new_notes = tuple(note for note in after.notes if note not in before.notes)
             steps.append(
