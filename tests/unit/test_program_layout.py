@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
-from akashic_daemon.program.layout import Layout
+import pytest
+
+from akashic_daemon.program.layout import Layout, preamble
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt
 from akashic_daemon.trajectory.template import ChatTemplate
@@ -64,6 +67,19 @@ def test_what_the_template_puts_before_the_first_message_can_be_named_as_nobody_
     layout = _laid(WITH_PREAMBLE, [Message(Role.USER, "q")], head_tokens=preamble)
     assert _text(layout, 0) == "<user>q</>"
     assert layout.offset(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "found"), [(CHATML, ""), (WITH_PREAMBLE, "<system>default</>"), ("{{ messages[0].content }}", "")]
+)
+def test_a_template_s_preamble_is_told_from_the_first_user_message(template: str, found: str) -> None:
+    chat = ChatTemplate(template, bos="", eos="")
+
+    def render(messages: Sequence[Message]) -> str:
+        return chat.render(messages, add_generation_prompt=False)
+
+    assert preamble(render, Message(Role.USER, "question")) == found
+    assert preamble(render, Message(Role.SYSTEM, "question")) == ""
 
 
 def test_a_message_that_was_left_out_of_the_window_is_not_there_and_in_no_group() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -19,8 +20,11 @@ from akashic_daemon.program.message_ops import (
 )
 from akashic_daemon.program.normal_form import normal_form
 from akashic_daemon.program.path import MAX_OPS, Drop, Insert, Path, PlacedOp, Repos
+from akashic_daemon.program.policy import load
 from akashic_daemon.program.selectors import parse
 from akashic_daemon.program.weave import compile_ops, validate
+from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.trajectory.prompt import Prompt
 from layouts_strategy import layout_of
 
 AGENT = layout_of("su" + "at" * 4)
@@ -198,6 +202,28 @@ def test_the_head_of_a_prompt_stays_when_its_first_message_goes() -> None:
     assert compile_ops(layout, [DropMessages((0,))]).path.ops[0].op == Drop(((2, 5),))
     with pytest.raises(BadRequest, match="scaffolding"):
         validate([DropTokens(((1, 4),))], layout)
+
+
+def test_a_message_that_was_left_out_of_the_window_can_be_dropped_but_not_replaced() -> None:
+    tokens = array("i", range(8))
+    prompt = Prompt(tokens, array("i", [0, 0, 3, 3, 4, 4, 5, 5]), first_message=3, left_out_messages=2)
+    messages = [Message(role, "m") for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT)]
+    layout = Layout.of(messages, prompt)
+    assert compile_ops(layout, [DropMessages((1, 2), at=4)]).path.ops == ()
+    with pytest.raises(BadRequest, match="message 2 was left out of the prompt"):
+        validate([ReplaceMessage(2, "x", at=4)], layout)
+
+
+def test_rules_that_begin_later_leave_what_was_computed_before() -> None:
+    rules = load("tool-rolling-drop:keep=1").bound(1000)
+    compiled = compile_ops(AGENT, rules=rules, since=8)
+    assert compiled.ops == (DropMessages((3, 5), at=8), DropMessages((7,), at=10))
+
+
+def test_operations_come_before_the_rules_of_the_same_place() -> None:
+    rules = load("tool-rolling-drop:keep=1").bound(1000)
+    compiled = compile_ops(AGENT, [DropMessages((3,), at=6)], rules=rules)
+    assert compiled.ops == (DropMessages((3,), at=6), DropMessages((5,), at=8), DropMessages((7,), at=10))
 
 
 def test_programs_that_do_the_same_have_one_normal_form() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from akashic_daemon.program.ranges import Range, Ranges, normal
@@ -116,6 +116,21 @@ class Layout:
         while low > 0 and self.starts[low - 1] == self.starts[low]:
             low -= 1
         return range(low, bisect_right(self.starts, end - 1))
+
+
+def preamble(render: Callable[[Sequence[Message]], str], first: Message) -> str:
+    """Return what a template writes before a first message that is the user's: its default system text, tools, marks.
+
+    render: gives a conversation's text without a generation prompt. Empty when it can't be told from the message, and
+    when the first message is a system message, which is protected with everything before it.
+    """
+    if first.role is not Role.USER:
+        return ""
+    answer = Message(Role.ASSISTANT, "x")
+    once, before = render([first]), render([first, answer])
+    again = render([first, answer, first])
+    turn = again[len(before) :] if again.startswith(before) else ""
+    return once.removesuffix(turn) if turn and once.endswith(turn) else ""
 
 
 def _groups(spans: Sequence[Range], first_left: int, first_message: int) -> list[Range]:

@@ -56,6 +56,7 @@ class Ledger:
         self.newest_user: int | None = None
         self.answers: list[int] = []
         self.visible: dict[str, list[int]] = {kind: [] for kind in KINDS}
+        self._live: set[int] = set()
         self._pieces: dict[int, list[Piece]] = {}
         self._starts: list[int] = []
         self._shift: dict[int, int | None] = {}
@@ -71,6 +72,7 @@ class Ledger:
         twin.visible_tokens, twin.newest_user = self.visible_tokens, self.newest_user
         twin.visible = {kind: found[:] for kind, found in self.visible.items()}
         twin._pieces = {message: pieces[:] for message, pieces in self._pieces.items()}
+        twin._live = set(self._live)
         twin._starts, twin._shift, twin._full = self._starts[:], dict(self._shift), dict(self._full)
         return twin
 
@@ -91,6 +93,7 @@ class Ledger:
             self.newest_user = index
         elif entry.role is Role.ASSISTANT:
             self.answers.append(index)
+        self._live.add(index)
         self.visible["messages"].append(index)
         self.visible[entry.role].append(index)
         if entry.has_thinking:
@@ -106,9 +109,7 @@ class Ledger:
 
     def is_visible(self, message: int) -> bool:
         """Tell if anything of the message, or of the group that holds its tokens, can be attended to."""
-        kept = self.visible["messages"]
-        at = bisect_left(kept, message)
-        return at < len(kept) and kept[at] == message
+        return message in self._live
 
     def tokens_of(self, message: int) -> int:
         """Return how many of the message's tokens are visible."""
@@ -128,6 +129,9 @@ class Ledger:
         ranges: list[Range] = []
         tokens = skipped = 0
         for message in messages:
+            if message not in self._live:
+                skipped += self._full.get(message, 0)
+                continue
             pieces = self._pieces.pop(message, [])
             for piece in pieces:
                 del self._starts[bisect_left(self._starts, piece.position)]
@@ -140,6 +144,7 @@ class Ledger:
         return Dropped(normal(ranges), tokens, skipped)
 
     def _forget(self, message: int) -> None:
+        self._live.discard(message)
         for kind in ("messages", self.entries[message].role, "thinking"):
             kept = self.visible[kind]
             at = bisect_left(kept, message)
@@ -240,5 +245,6 @@ class Ledger:
         self.next_index += piece.length
         self.next_position = max(self.next_position, piece.position + piece.length)
         self.visible_tokens += piece.length
+        self._live.add(message)
         for kind in ("messages", self.entries[message].role):
             insort(self.visible[kind], message)

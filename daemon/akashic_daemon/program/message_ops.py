@@ -137,10 +137,11 @@ def check(ops: Sequence[MessageOp], layout: Layout) -> None:
     if len(ops) > MAX_OPS:
         raise BadRequest(f"a program of {len(ops)} operations; at most {MAX_OPS} are taken", hint="join drops")
     newest_at = newest_users(layout)
+    plain = [m.role is not Role.SYSTEM and m.group[1] - m.group[0] == 1 for m in layout.messages]
     for op in ops:
         at = _check_place(op, layout)
         if isinstance(op, DropMessages):
-            _check_messages(op, at, layout, newest_at[at])
+            _check_messages(op, at, layout, newest_at[at], plain)
         elif isinstance(op, DropTokens):
             _check_tokens(op, at, layout, newest_at[at])
         elif isinstance(op, ReplaceMessage):
@@ -168,7 +169,7 @@ def _check_place(op: MessageOp, layout: Layout) -> int:
     return at
 
 
-def _check_messages(op: DropMessages, at: int, layout: Layout, newest: int | None) -> None:
+def _check_messages(op: DropMessages, at: int, layout: Layout, newest: int | None, plain: Sequence[bool]) -> None:
     if not op.messages:
         raise refusal(op, "names no message")
     asked = set(op.messages)
@@ -176,6 +177,8 @@ def _check_messages(op: DropMessages, at: int, layout: Layout, newest: int | Non
         twice = next(m for m in op.messages if op.messages.count(m) > 1)
         raise refusal(op, f"names message {twice} more than once")
     for message in op.messages:
+        if 0 <= message < at and plain[message] and message != newest:
+            continue
         _check_target(op, message, at, layout, newest)
         first, end = layout.messages[message].group
         if end - first > 1 and not asked.issuperset(range(first, end)):

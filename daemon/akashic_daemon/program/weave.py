@@ -62,23 +62,34 @@ class Compiled:
 
 
 def compile_ops(
-    layout: Layout, ops: Sequence[MessageOp] = (), *, rules: Rules | None = None, render: Render | None = None
+    layout: Layout,
+    ops: Sequence[MessageOp] = (),
+    *,
+    rules: Rules | None = None,
+    since: int = 0,
+    render: Render | None = None,
 ) -> Compiled:
     """Return the path of `layout` with `ops` and what `rules` add.
 
-    At one place, `ops` take effect in the order given and before the rules. render: needed when a replacement is text.
+    At one place, `ops` take effect in the order given and before the rules. since: the first place where the rules are
+    asked; a session that gets a policy later keeps what it computed before. render: needed when a replacement is text.
     Raises BadRequest, naming the operation, if one of `ops` can't be carried out.
     """
-    return trace(layout, ops, rules=rules, render=render)[0]
+    return trace(layout, ops, rules=rules, since=since, render=render)[0]
 
 
 def trace(
-    layout: Layout, ops: Sequence[MessageOp] = (), *, rules: Rules | None = None, render: Render | None = None
+    layout: Layout,
+    ops: Sequence[MessageOp] = (),
+    *,
+    rules: Rules | None = None,
+    since: int = 0,
+    render: Render | None = None,
 ) -> tuple[Compiled, Ledger]:
     """Return what `compile_ops` does, and the account of what is visible before the generation prompt."""
     named = labelled(ops)
     check(named, layout)
-    return _Weaver(layout, render).run(named, rules)
+    return _Weaver(layout, render).run(named, rules, since)
 
 
 def validate(ops: Sequence[MessageOp], layout: Layout) -> None:
@@ -98,13 +109,13 @@ class _Weaver:
         self._notes: dict[str, None] = {}
         self._counts = dict.fromkeys(("dropped", "skipped", "repos", "replaced", "replacement"), 0)
 
-    def run(self, ops: Sequence[MessageOp], rules: Rules | None) -> tuple[Compiled, Ledger]:
+    def run(self, ops: Sequence[MessageOp], rules: Rules | None, since: int) -> tuple[Compiled, Ledger]:
         at_place = self._placed(ops)
         messages = self._layout.messages
         for place in range(len(messages) + 1):
             for op in at_place.get(place, ()):
                 self._apply(op, place)
-            if rules is not None and self._answers_at(place):
+            if rules is not None and place >= since and self._answers_at(place):
                 for rule_op in rules(self._ledger):
                     self._apply(rule_op, place)
             if place < len(messages):
@@ -141,7 +152,7 @@ class _Weaver:
         if place == len(layout.messages):
             return layout.has_generation_prompt
         message = layout.messages[place]
-        return message.role is Role.ASSISTANT and message.group[0] == place and place > 0
+        return message.role is Role.ASSISTANT and message.present and message.group[0] == place and place > 0
 
     def _note(self, text: str) -> None:
         self._notes[text] = None
@@ -255,6 +266,8 @@ class _Weaver:
         return kept
 
     def _replace(self, op: MessageOp, message: int, replacement: str | tuple[int, ...], place: int) -> None:
+        if not self._layout.messages[message].present:
+            raise refusal(op, f"message {message} was left out of the prompt, so it has no place to give")
         if not self._ledger.tokens_of(message):
             raise refusal(op, f"message {message} is dropped already, so nothing has a place to give")
         if self._layout.messages[message].approximate:

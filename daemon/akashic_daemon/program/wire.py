@@ -57,8 +57,12 @@ def from_request(
     drop_message: Any = None,
     reposition: Any = None,
     drop_rule: Any = None,
+    find: Callable[[str], Policy] = load,
 ) -> Asked:
-    """Return what the fields of a request ask for. Raises BadRequest on what can't be read, or on fields that contradict."""
+    """Return what the fields of a request ask for; `find` knows policies by what `policy` says.
+
+    Raises BadRequest on what can't be read, and on fields that contradict each other.
+    """
     akv = [
         name
         for name, value in (("drop_message", drop_message), ("reposition", reposition), ("drop_rule", drop_rule))
@@ -70,7 +74,7 @@ def from_request(
         )
     if policy and drop_rule:
         raise BadRequest("policy and drop_rule in one request", hint="both are policies; send one of them")
-    named = load(policy) if policy else None
+    named = find(policy) if policy else None
     if akv:
         asked = from_akv(drop_message, reposition, drop_rule, message_count=message_count)
         return Asked(asked.ops, asked.policy or named, asked.notes)
