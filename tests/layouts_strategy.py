@@ -11,11 +11,31 @@ from akashic_daemon.program.layout import Layout
 from akashic_daemon.program.message_ops import DropMessages, DropTokens, MessageOp, ReplaceMessage, ReposAt, check
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt
+from akashic_daemon.trajectory.template import ChatTemplate
 
 OPENING = (901, 902)
 """What every answer's tokens begin with, and the generation prompt is."""
 THINK = ((903,), (904,))
 """Marks around reasoning."""
+
+CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+TOOLS_IN_ONE_TURN = (
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<user>{% endif %}"
+    "[{{ m.content }}]{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}</>{% endif %}"
+    "{% else %}<{{ m.role }}>{{ m.content }}</>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""Consecutive tool results are one user turn, so their borders can't be found, as in several families of models."""
+
+
+def rendered_layout(template: str, messages: Sequence[Message], *, head_tokens: int = 0, prompt: bool = True) -> Layout:
+    """Return the layout of messages in a real template's text; a token is a byte."""
+    tokens, owners = array("i"), array("i")
+    for segment in ChatTemplate(template, bos="", eos="").segments(messages, add_generation_prompt=prompt).segments:
+        text = segment.text.encode()
+        tokens.extend(text)
+        owners.extend([segment.first_message] * len(text))
+    return Layout.of(messages, Prompt(tokens, owners), head_tokens=head_tokens)
 
 
 def layout_of(

@@ -11,24 +11,9 @@ from akashic_daemon.program.layout import Layout, preamble
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt
 from akashic_daemon.trajectory.template import ChatTemplate
-from layouts_strategy import layout_of
+from layouts_strategy import CHATML, TOOLS_IN_ONE_TURN, layout_of, rendered_layout
 
-CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-TOOLS_IN_ONE_TURN = (
-    "{% for m in messages %}"
-    "{% if m.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<user>{% endif %}"
-    "[{{ m.content }}]{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}</>{% endif %}"
-    "{% else %}<{{ m.role }}>{{ m.content }}</>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 WITH_PREAMBLE = "<system>default</>" + CHATML
-
-
-def _laid(template: str, messages: list[Message], *, head_tokens: int = 0, prompt: bool = True) -> Layout:
-    tokens, owners = array("i"), array("i")
-    for segment in ChatTemplate(template, bos="", eos="").segments(messages, add_generation_prompt=prompt).segments:
-        tokens.extend(segment.text.encode())
-        owners.extend([segment.first_message] * len(segment.text))
-    return Layout.of(messages, Prompt(tokens, owners), head_tokens=head_tokens)
 
 
 def _text(layout: Layout, message: int) -> str:
@@ -36,7 +21,9 @@ def _text(layout: Layout, message: int) -> str:
 
 
 def test_a_message_owns_its_text_with_its_role_marks() -> None:
-    layout = _laid(CHATML, [Message(Role.SYSTEM, "s"), Message(Role.USER, "hello"), Message(Role.ASSISTANT, "hi")])
+    layout = rendered_layout(
+        CHATML, [Message(Role.SYSTEM, "s"), Message(Role.USER, "hello"), Message(Role.ASSISTANT, "hi")]
+    )
     assert [_text(layout, i) for i in range(3)] == ["<system>s</>", "<user>hello</>", "<assistant>hi</>"]
     assert layout.has_generation_prompt
     assert bytes(layout.tokens[layout.end :].tolist()) == b"<assistant>"
@@ -44,14 +31,14 @@ def test_a_message_owns_its_text_with_its_role_marks() -> None:
 
 
 def test_without_a_generation_prompt_the_layout_ends_with_its_last_message() -> None:
-    layout = _laid(CHATML, [Message(Role.USER, "hello")], prompt=False)
+    layout = rendered_layout(CHATML, [Message(Role.USER, "hello")], prompt=False)
     assert layout.end == len(layout.tokens)
     assert not layout.has_generation_prompt
 
 
 def test_messages_that_a_template_puts_in_one_segment_form_a_group() -> None:
     tools = [Message(Role.TOOL, "one"), Message(Role.TOOL, "two")]
-    layout = _laid(
+    layout = rendered_layout(
         TOOLS_IN_ONE_TURN, [Message(Role.USER, "q"), Message(Role.ASSISTANT, "c"), *tools, Message(Role.ASSISTANT, "e")]
     )
     assert [m.group for m in layout.messages] == [(0, 1), (1, 2), (2, 4), (2, 4), (4, 5)]
@@ -64,7 +51,7 @@ def test_messages_that_a_template_puts_in_one_segment_form_a_group() -> None:
 
 def test_what_the_template_puts_before_the_first_message_can_be_named_as_nobody_s() -> None:
     preamble = len("<system>default</>")
-    layout = _laid(WITH_PREAMBLE, [Message(Role.USER, "q")], head_tokens=preamble)
+    layout = rendered_layout(WITH_PREAMBLE, [Message(Role.USER, "q")], head_tokens=preamble)
     assert _text(layout, 0) == "<user>q</>"
     assert layout.offset(0) == 0
 
