@@ -42,4 +42,5 @@ def test_each_turn_of_a_real_run_goes_on_from_the_turn_before(path: Path, spec: 
             assert now.path.prefix(len(before.path)) == before.path
         before = now
     assert before is not None
-    assert before.dropped_tokens > 0
+    tool_results = sum(m.role is Role.TOOL for m in messages)
+    assert before.dropped_tokens > 0 or tool_results <= 1
