@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from akashic_daemon.program.ranges import Range, Ranges, normal
 from akashic_daemon.trajectory.message import Message, Role
@@ -110,6 +110,37 @@ class Layout:
         """Return how many tokens stand before the message at a border; len(messages) gives those before the prompt."""
         return self.end if at >= len(self.messages) else self.starts[at]
 
+    def without(self, messages: Collection[int]) -> Layout:
+        """Return the layout of a prompt that never had these messages: they keep their numbers and aren't present.
+
+        For a history of which nothing is computed yet: computing it without what was dropped is cheaper than computing
+        it all and dropping. Whole groups only. Token numbers are those of the shorter prompt.
+        """
+        gone = frozenset(messages)
+        head = self.head_tokens
+        tokens, owners = self.tokens[:head], self.message_at[:head]
+        laid: list[MessageTokens] = []
+        starts: list[int] = []
+        for message in self.messages:
+            starts.append(len(tokens) if message.index else 0)
+            if message.index in gone:
+                assert gone.issuperset(range(*message.group)), f"part of the group {message.group}"
+                alone = (message.index, message.index + 1)
+                laid.append(MessageTokens(message.index, message.role, (), alone, present=False))
+                continue
+            shift = 0
+            for start, end in message.ranges:
+                shift = len(tokens) - start
+                tokens.extend(self.tokens[start:end])
+                owners.extend(self.message_at[start:end])
+            laid.append(
+                replace(message, ranges=_moved(message.ranges, shift), thinking=_moved(message.thinking, shift))
+            )
+        end = len(tokens)
+        tokens.extend(self.tokens[self.end :])
+        owners.extend(self.message_at[self.end :])
+        return Layout(tokens, owners, tuple(laid), head, end, tuple(starts))
+
     def messages_in(self, first: int, end: int) -> range:
         """Return the messages that may own tokens first <= i < end."""
         low = max(0, bisect_right(self.starts, first) - 1)
@@ -131,6 +162,10 @@ def preamble(render: Callable[[Sequence[Message]], str], first: Message) -> str:
     again = render([first, answer, first])
     turn = again[len(before) :] if again.startswith(before) else ""
     return once.removesuffix(turn) if turn and once.endswith(turn) else ""
+
+
+def _moved(ranges: Ranges, by: int) -> Ranges:
+    return tuple((start + by, end + by) for start, end in ranges)
 
 
 def _groups(spans: Sequence[Range], first_left: int, first_message: int) -> list[Range]:
