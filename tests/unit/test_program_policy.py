@@ -65,6 +65,13 @@ def test_window_keeps_the_first_and_the_recent_messages_once_the_budget_is_passe
     assert _visible(layout, "window:recent=6,budget=50").visible["messages"] == [0, 1, *range(36, 42)]
 
 
+def test_a_policy_leaves_what_is_protected_without_a_word_each_time() -> None:
+    layout = layout_of("suattauatta", [5, 5, 5, 5, 0, 5, 5, 5, 5, 0, 5])
+    compiled = compile_ops(layout, rules=load("tool-rolling-drop:keep=1").bound(4096))
+    assert compiled.ops == (DropMessages((3, 4), at=10),)
+    assert compiled.notes == ()
+
+
 def test_none_does_nothing() -> None:
     assert load("none").bound(4096) is None
     assert compile_ops(layout_of("uata"), rules=load("none").bound(4096)).ops == ()

@@ -105,6 +105,7 @@ class _Weaver:
         self._builder = PathBuilder()
         self._owners = array("i")
         self._taken = 0
+        self._by_rule = False
         self._ops: list[MessageOp] = []
         self._notes: dict[str, None] = {}
         self._counts = dict.fromkeys(("dropped", "skipped", "repos", "replaced", "replacement"), 0)
@@ -116,8 +117,10 @@ class _Weaver:
             for op in at_place.get(place, ()):
                 self._apply(op, place)
             if rules is not None and place >= since and self._answers_at(place):
+                self._by_rule = True
                 for rule_op in rules(self._ledger):
                     self._apply(rule_op, place)
+                self._by_rule = False
             if place < len(messages):
                 self._ledger.append(messages[place])
         self._flush(len(self._layout.tokens))
@@ -156,6 +159,11 @@ class _Weaver:
 
     def _note(self, text: str) -> None:
         self._notes[text] = None
+
+    def _stays(self, text: str) -> None:
+        """Tell who asked for it what stays; that a rule leaves what is protected goes without saying, at each place."""
+        if not self._by_rule:
+            self._note(text)
 
     def _flush(self, offset: int) -> None:
         """Append the layout's tokens up to `offset`."""
@@ -248,7 +256,7 @@ class _Weaver:
                 if reason is None and not chosen.issuperset(range(*entry.group)):
                     reason = f"{counted(range(*entry.group))} share one segment of the template and only leave together"
                 if reason is not None:
-                    self._note(f"{op}: {reason}; it stays")
+                    self._stays(f"{op}: {reason}; it stays")
                     continue
             out.append(message)
         return tuple(out)
@@ -262,7 +270,7 @@ class _Weaver:
             if entry.ranges and protection(layout, message, self._ledger.newest_user) is not None:
                 kept = subtract(kept, entry.ranges)
         if kept != ranges:
-            self._note(f"{op}: tokens that are protected or don't precede the place stay")
+            self._stays(f"{op}: tokens that are protected or don't precede the place stay")
         return kept
 
     def _replace(self, op: MessageOp, message: int, replacement: str | tuple[int, ...], place: int) -> None:
