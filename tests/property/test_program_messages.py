@@ -10,6 +10,7 @@ import pytest
 
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.program import oracle
+from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.layout import Layout
 from akashic_daemon.program.message_ops import DropMessages, DropTokens, MessageOp, ReplaceMessage, newest_users
 from akashic_daemon.program.normal_form import normal_form
@@ -107,6 +108,8 @@ def test_a_compiled_program_shows_each_token_what_the_twin_shows_it(seed: int) -
         assert list(compiled.message_at) == twin.owners
         assert [set(view.sees) for view in told.views] == twin.sees
         assert set(told.positions) == twin.visible
+        state = active_cache(compiled.path)
+        assert {s.first + i: s.position + i for s in state.spans for i in range(s.length)} == told.positions
         assert (compiled.visible_tokens, compiled.next_position) == (len(told.positions), told.next_position)
 
 
