@@ -56,7 +56,7 @@ class CacheSection(_Section):
         description="KV cells held by the engine, shared by all sessions; 0 means four windows, at most a quarter of RAM.",
     )
     max_sequences: int = Field(
-        128, ge=2, le=256, description="Branches that may be resident at once. More costs a little bookkeeping."
+        128, ge=2, le=224, description="Branches that may be resident at once. More costs a little bookkeeping."
     )
 
 

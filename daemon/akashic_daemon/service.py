@@ -27,6 +27,8 @@ from akashic_daemon.engine.host import (
 from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
+from akashic_daemon.program.active import active_cache
+from akashic_daemon.program.path import Path as TokenPath
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started, TextDelta
@@ -224,8 +226,8 @@ class Service:
     async def _record(
         self, engine: Engine, request: GenerationInput, job: Request, session: str | None, finished: Finished
     ) -> None:
-        tokens = job.prompt[: job.prompt_tokens] + array("i", job.generated)
-        self.sessions.book.remember_tokens(session, tokens[: job.computed + 1])
+        tokens = job.path.tokens + array("i", job.generated)
+        self.sessions.book.remember_tokens(session, tokens[: job.stored + 1])
         if session is None or request.messages is None:
             return
         answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
@@ -248,6 +250,8 @@ class Service:
             )
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", hint="send at least one character or message")
+        path = TokenPath(prompt.tokens)
+        active = active_cache(path)
         earlier = self.sessions.book.last_tokens(session)
 
         def emit(event: GenerationEvent | AkashicError) -> None:
@@ -266,7 +270,8 @@ class Service:
         job = Request(
             id=RequestId(f"req-{os.getpid():x}-{next(self._ids)}"),
             session=session,
-            prompt=prompt.tokens,
+            path=path,
+            visible_tokens=active.tokens,
             params=request.sampling,
             budget_tokens=min(request.max_tokens or room, room),
             stop=request.stop,

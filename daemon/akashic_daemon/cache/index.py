@@ -1,325 +1,348 @@
-"""The radix index: which token runs are computed, over all sessions, and which sequences hold their cells.
+"""The radix index: what is computed over all sessions, with operation nodes, and how a request gets along its path.
 
-Each node is a run of tokens at fixed positions below its parent's. A *tip* is a sequence whose cells are exactly the
-path from the root to its node; every leaf has at least one tip, so every node's cells are held. The number of cells in
-use is the sum of all runs: nothing is stored twice.
+Nodes are runs of tokens and cache operations (`node`); a *tip* is a sequence that stands at the end of a node and holds the
+active cache there, holes excepted. A running sequence walks its key: present cells are shared, operations are carried
+out, missing cells that a later token reads are computed, others are left as holes (`recovery`). An idle tip below which
+nothing goes on is a finished request's cache; an idle tip elsewhere is a *keeper* of cells that later operations dropped.
+Reclamation (`make_room`) lets keepers go first, then the least recently used leaves from their ends (DESIGN section 4).
 
 The index decides; the `Cells` it is given carry it out. It knows nothing of text, sessions or time, and no engine.
-It keeps invariant 2: a sequence only ever receives cells whose tokens were compared with the asked ones.
+It keeps invariant 2: a sequence only ever receives cells whose tokens and operation history were compared with the asked
+ones. And invariant 4: what one sequence drops or moves stays with whoever else holds it.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from akashic_daemon.errors import EngineError
+from akashic_daemon.cache.holdings import Cells, Holdings
+from akashic_daemon.cache.keys import OpTable, marker_places
+from akashic_daemon.cache.node import Lineage, Node
+from akashic_daemon.cache.operations import NoRoom, Operations
+from akashic_daemon.cache.reclaim import Reclaimer
+from akashic_daemon.cache.recovery import Recovery, plan_recovery
+from akashic_daemon.cache.tree import Match, Runner, Tree, common_length
+from akashic_daemon.program.path import Drop, Repos
+from akashic_daemon.program.ranges import EMPTY, Ranges, intersect, normal, subtract
 from akashic_daemon.types import SequenceId
 
-
-class Cells(Protocol):
-    """What the index needs of an engine."""
-
-    def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
-        """Let `target` hold the cells of `source` at start <= p < end too."""
-
-    def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
-        """Let `sequence` let go of start <= p < end (-1: to the end)."""
-
-
-class Node:
-    """A run of tokens. `start` is the position of its first token; `last_used` orders eviction."""
-
-    __slots__ = ("children", "last_used", "parent", "start", "tips", "tokens")
-
-    def __init__(self, parent: Node | None, tokens: array[int], start: int) -> None:
-        self.parent = parent
-        self.tokens = tokens
-        self.start = start
-        self.children: dict[int, Node] = {}
-        self.tips: set[SequenceId] = set()
-        self.last_used = 0
-
-    @property
-    def end(self) -> int:
-        """The position after its last token."""
-        return self.start + len(self.tokens)
+__all__ = ["Cells", "Match", "NoRoom", "RadixIndex", "Work", "common_length"]
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The longest computed prefix of some tokens: `length` tokens, ending inside or at the end of `node`."""
+class Work:
+    """Tokens to compute next: key[start:end] in `sequence`, from `position` on."""
 
-    length: int
-    node: Node
-
-
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many leading tokens are equal."""
-    limit = min(len(a), len(b))
-    if a[:limit] == b[:limit]:
-        return limit
-    low, high = 0, limit
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    sequence: SequenceId
+    start: int
+    end: int
+    position: int
 
 
 class RadixIndex:
     """See the module's text. `cells_total` and `sequences_total` are the engine's limits."""
 
-    def __init__(self, cells: Cells, *, cells_total: int, sequences_total: int) -> None:
+    def __init__(self, cells: Cells, *, cells_total: int, sequences_total: int, keep_dropped: bool = True) -> None:
         self._cells = cells
-        self._root = Node(None, array("i"), 0)
-        self._tip_of: dict[SequenceId, Node] = {}
-        self._running: set[SequenceId] = set()
-        self._free = [SequenceId(i) for i in reversed(range(sequences_total))]
-        self._tick = 0
-        self.cells_total = cells_total
+        self._holdings = Holdings(cells, cells_total)
+        self._tree = Tree(self._holdings, sequences_total)
+        self._reclaimer = Reclaimer(self._tree)
+        self._operations = Operations(self._tree, cells, self._reclaimer, keep_dropped=keep_dropped)
+        self.ops = OpTable()
         self.sequences_total = sequences_total
-        self.cells_used = 0
-        self.evicted_tokens = 0
+
+    # -- what it knows -----------------------------------------------------------------------------------------
+
+    @property
+    def cells_total(self) -> int:
+        """The engine's cells."""
+        return self._holdings.total
+
+    @property
+    def cells_used(self) -> int:
+        """Cells that any sequence holds."""
+        return self._holdings.used
 
     @property
     def cells_free(self) -> int:
         """Cells that nothing holds."""
-        return self.cells_total - self.cells_used
+        return self._holdings.free
+
+    @property
+    def scratches(self) -> int:
+        """Sequences lent to insertions."""
+        return self._operations.scratches
 
     @property
     def sequences_used(self) -> int:
-        """Sequences that hold cells."""
-        return len(self._tip_of)
+        """Sequences that stand somewhere."""
+        return len(self._tree.tip_of) + self._operations.scratches
 
-    def match(self, tokens: array[int]) -> Match:
-        """Return the longest computed prefix of `tokens`. Changes nothing."""
-        node, at = self._root, 0
-        while at < len(tokens):
-            child = node.children.get(tokens[at])
-            if child is None:
-                break
-            same = common_length(child.tokens, tokens[at : at + len(child.tokens)])
-            at += same
-            node = child
-            if same < len(child.tokens):
-                break
-        return Match(at, node)
+    @property
+    def evicted_tokens(self) -> int:
+        """Cells evicted so far."""
+        return self._reclaimer.evicted_tokens
 
-    def start(self, tokens: array[int], limit: int) -> tuple[SequenceId, int]:
-        """Begin a running sequence that holds the longest computed prefix of `tokens`, at most `limit` of it.
-
-        Returns the sequence and the prefix's length. Raises EngineError when no sequence can be freed.
-        """
-        if not self._free:
-            self._retire_one()
-        match = self.match(tokens)
-        length = min(match.length, limit)
-        sequence = self._free.pop()
-        node = self._cut(match.node, length)
-        self._share_to(sequence, node, 0, length)
-        self._running.add(sequence)
-        self._arrive(sequence, node)
-        return sequence, length
-
-    def advance(self, sequence: SequenceId, tokens: array[int], limit: int) -> int:
-        """Take over what others computed of `tokens` (the sequence's whole path ahead included) since it began.
-
-        Returns how far the sequence reaches now; never less than before.
-        """
-        tip = self._tip_of[sequence]
-        match = self.match(tokens)
-        length = min(match.length, limit)
-        if length <= tip.end:
-            return tip.end
-        node = self._cut(match.node, length)
-        tip = self._tip_of[sequence]
-        self._share_to(sequence, node, tip.end, length)
-        self._arrive(sequence, node)
-        return length
-
-    def extend(self, sequence: SequenceId, tokens: Sequence[int]) -> None:
-        """Record that a running sequence has computed `tokens` after its tip."""
-        node = self._tip_of[sequence]
-        if node is not self._root and not node.children and node.tips == {sequence}:
-            node.tokens.extend(tokens)
-            self.cells_used += len(tokens)
-            self._touch(node)
-            return
-        run = array("i", tokens)
-        while run:
-            child = node.children.get(run[0])
-            if child is None:
-                node, run = self._add_child(node, run, sequence), array("i")
-                break
-            same = common_length(child.tokens, run)
-            if same < len(child.tokens):
-                child = self._split(child, same)
-            self._replace_twin(sequence, child)
-            node, run = child, run[same:]
-        self._arrive(sequence, node)
-
-    def finish(self, sequence: SequenceId) -> None:
-        """End a running sequence; what it computed stays until it is evicted."""
-        self._running.discard(sequence)
-        node = self._tip_of[sequence]
-        if node is self._root or node.children or len(node.tips) > 1:
-            self._drop_tip(sequence)
-
-    def make_room(self, cells: int) -> bool:
-        """Evict least recently used runs that no running sequence holds, until `cells` are free. False if it can't."""
-        while self.cells_free < cells:
-            leaf = min(self._idle_leaves(), key=lambda n: n.last_used, default=None)
-            if leaf is None:
-                return False
-            self._shorten(leaf, min(len(leaf.tokens), max(cells - self.cells_free, 1)))
-        return True
-
-    def evictable_cells(self) -> int:
-        """Return how many cells could be freed without touching a running sequence."""
-        kept = set()
-        for sequence in self._running:
-            node: Node | None = self._tip_of[sequence]
-            while node is not None and id(node) not in kept:
-                kept.add(id(node))
-                node = node.parent
-        return sum(len(n.tokens) for n in self.nodes() if id(n) not in kept)
-
-    def clear(self) -> None:
-        """Forget everything; nothing may be running."""
-        for sequence in list(self._tip_of):
-            self._drop_tip(sequence)
-        self._root.children.clear()
-        self.cells_used = 0
+    def match(self, key: array[int]) -> Match:
+        """Return the longest known prefix of `key`, holes included. Changes nothing."""
+        return self._tree.match(key)
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node but the root."""
-        stack = list(self._root.children.values())
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
-            yield node
+        return self._tree.nodes()
+
+    def preview(self, key: array[int], limit: int) -> Recovery:
+        """Tell what `start` would find, without changing anything."""
+        return self._plan(self.match(key), key, limit)
+
+    def _plan(self, found: Match, key: array[int], limit: int) -> Recovery:
+        return plan_recovery(Lineage.of(found.node).nodes, min(found.length, limit), key, self.ops)
+
+    def missing_tokens(self, key: array[int]) -> int:
+        """Return how many tokens a request with this key would compute now."""
+        plan = self.preview(key, len(key) - 1)
+        return plan.missing + sum(1 for value in key[plan.matched :] if value >= 0)
+
+    def moved_tokens(self, sequence: SequenceId) -> int:
+        """Return how many cells were rotated for this running sequence."""
+        return self._tree.runners[sequence].moved_tokens
+
+    def next_position(self, sequence: SequenceId) -> int:
+        """Return where the sequence's next token stands."""
+        return self._tree.tip_of[sequence].next_position
+
+    def held_tokens(self, sequence: SequenceId) -> int:
+        """Return how many cells a sequence holds."""
+        return self._holdings.count(sequence)
+
+    # -- a request's life --------------------------------------------------------------------------------------
+
+    def start(self, key: array[int], limit: int) -> tuple[SequenceId, int]:
+        """Begin a running sequence with what is computed of `key`, at most `limit` entries of it.
+
+        Returns the sequence and the key length that it stands at; `advance` goes on from there. Raises EngineError when
+        no sequence can be freed.
+        """
+        while True:
+            found = self.match(key)
+            plan = self._plan(found, key, limit)
+            node = self._tree.cut(found.node, plan.start)
+            sequence = self._take_over(node)
+            if sequence is None:
+                sequence = self._new_sequence(node, Lineage.of(found.node))
+            if sequence is not None:
+                break
+            self._reclaimer.retire_one()  # it held something of this very path, so look again
+        runner = Runner(plan.needed, plan.matched, marker_places(key))
+        self._tree.runners[sequence] = runner
+        for ahead in self._tree.nodes_between(node, found.node):
+            ahead.pins += 1
+            runner.pinned.append(ahead)
+        self._tree.arrive(sequence, node)
+        return sequence, plan.start
+
+    def advance(self, sequence: SequenceId, key: array[int], limit: int) -> Work | None:
+        """Go along `key` as far as nothing must be computed; return what must be, None at the key's end.
+
+        Takes over what others have computed meanwhile. Entries from `limit` on are computed even when present.
+        Raises NoRoom when an operation needs cells that can't be had; the sequence then stands before it.
+        """
+        runner = self._tree.runners[sequence]
+        while True:
+            tip = self._tree.tip_of[sequence]
+            at = tip.end
+            if at >= len(key):
+                return None
+            if key[at] < 0:
+                self._operate(sequence, runner, key[at])
+                continue
+            self._operations.enter_insertion(sequence, runner, tip)
+            end = _next(runner.markers, at, len(key))
+            after = tip.after if not tip.is_run or tip.before.inserting else None
+            if after is not None and after.inserting:
+                end = min(end, at + after.inserting)
+            work_end = self._pass_present(sequence, runner, key, at, end, limit)
+            if work_end is not None:
+                return Work(runner.scratch if runner.scratch is not None else sequence, at, work_end, tip.next_position)
+
+    def extend(self, sequence: SequenceId, tokens: Sequence[int]) -> None:
+        """Record that the tokens of a `Work` (or a first part of them) are computed."""
+        runner = self._tree.runners[sequence]
+        node = self._tree.tip_of[sequence]
+        if runner.scratch is not None:
+            start = node.next_position
+            self._cells.share(runner.scratch, sequence, start, start + len(tokens))
+        if self._may_grow(node, sequence):
+            node.key.extend(tokens)
+            self._holdings.grow(sequence, node, len(tokens))
+            self._tree.touch(node)
+        else:
+            run = array("i", tokens)
+            while run:
+                child = node.children.get(run[0])
+                if child is None:
+                    node, run = self._add_run(node, run, sequence), array("i")
+                    break
+                same = common_length(child.key, run)
+                if same < len(child.key):
+                    child = self._tree.split(child, same)
+                self._keep_older_twin(sequence, runner, child)
+                node, run = child, run[same:]
+            self._tree.arrive(sequence, node)
+        self._operations.leave_insertion(sequence, runner)
+
+    def finish(self, sequence: SequenceId) -> None:
+        """End a running sequence; what it computed stays until it is evicted."""
+        runner = self._tree.runners.pop(sequence)
+        self._operations.drop_scratch(runner)
+        self._tree.unpin(runner)
+        self._tree.settle(sequence)
+
+    def make_room(self, cells: int) -> bool:
+        """Evict what no running sequence holds or waits for until `cells` are free. False if it can't."""
+        return self._reclaimer.make_room(cells)
+
+    def evictable_cells(self) -> int:
+        """Return how many cells could be freed without touching a running sequence or what one waits for."""
+        return self._reclaimer.evictable_cells()
+
+    def clear(self) -> None:
+        """Forget everything; nothing may be running."""
+        assert not self._tree.runners
+        for sequence in list(self._tree.tip_of):
+            self._holdings.let_go_all(sequence)
+            self._tree.tip_of.pop(sequence)
+            self._tree.free.append(sequence)
+        self._tree.root.children.clear()
+        self._tree.root.tips.clear()
 
     def check(self) -> None:
         """Assert that the index is consistent; for tests."""
-        total = 0
-        for node in self.nodes():
-            assert node.tokens, "an empty run"
+        for node in self._tree.nodes():
+            assert node.key, "an empty node"
             assert node.parent is not None
-            assert node.parent.end == node.start
-            assert node.parent.children[node.tokens[0]] is node
-            assert node.children or node.tips, "a leaf that nobody holds"
-            idle = node.tips - self._running
-            assert not idle or (len(node.tips) == 1 and not node.children), "an idle sequence that holds nothing more"
-            total += len(node.tokens)
-        assert total == self.cells_used, (total, self.cells_used)
-        assert self.cells_used <= self.cells_total
-        for sequence, node in self._tip_of.items():
+            assert node.parent.end == node.depth
+            assert node.parent.children[node.key[0]] is node
+            assert node.before == node.parent.after, "a node begins where its parent ends"
+            assert node.children or node.tips or node.pins, "a leaf at which nothing stands"
+            assert node.is_run or len(node.key) == 1
+        self._holdings.check([self._tree.root, *self._tree.nodes()])
+        for sequence, node in self._tree.tip_of.items():
             assert sequence in node.tips
-        assert len(self._tip_of) + len(self._free) == self.sequences_total
+        waiting = sum(len(r.pinned) for r in self._tree.runners.values())
+        assert waiting == sum(n.pins for n in self._tree.nodes()), "pins without a runner"
+        scratches = sum(r.scratch is not None for r in self._tree.runners.values())
+        assert len(self._tree.tip_of) + len(self._tree.free) + scratches == self.sequences_total
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    def _operate(self, sequence: SequenceId, runner: Runner, marker: int) -> None:
+        tip = self._tree.tip_of[sequence]
+        op = self.ops.op(marker)
+        child = tip.children.get(marker)
+        node = child or Node(tip, array("i", [marker]), tip.after, tip.end, op)
+        if isinstance(op, Drop):
+            self._operations.drop(sequence, tip, op)
+        elif isinstance(op, Repos):
+            self._operations.move(sequence, runner, tip, node)
+        if child is None:
+            tip.children[marker] = node
+        self._tree.arrive(sequence, node)
 
-    def _touch(self, node: Node | None) -> None:
-        self._tick += 1
-        while node is not None:
-            node.last_used = self._tick
-            node = node.parent
+    # -- walking -----------------------------------------------------------------------------------------------
 
-    def _cut(self, node: Node, length: int) -> Node:
-        """Return the node that ends exactly at `length` on the path to `node`, splitting a run if need be."""
-        while node.start >= length and node.parent is not None:
-            node = node.parent
-        return node if node.end == length else self._split(node, length - node.start)
+    def _pass_present(
+        self, sequence: SequenceId, runner: Runner, key: array[int], at: int, end: int, limit: int
+    ) -> int | None:
+        """Pass what is present or not needed of the run key[at:end]; or return where the piece to compute ends."""
+        tip = self._tree.tip_of[sequence]
+        child = tip.children.get(key[at])
+        if child is None or at >= limit:
+            return end
+        same = common_length(child.key, key[at : min(end, limit)])
+        first = child.before.next_index
+        resident = child.resident()
+        wanted: Ranges = ((first, first + same),)
+        if at < runner.known:
+            known = min(same, runner.known - at)
+            wanted = normal((*runner.needed.of(0, ((first, first + known),)), (first + known, first + same)))
+        missing = subtract(wanted, resident)
+        go = missing[0][0] - first if missing else same
+        if go == 0:
+            reach = missing[0][1] - first
+            return at + reach if reach < same or (same == len(child.key) and child.children) else end
+        node = self._tree.split(child, go) if go < len(child.key) else child
+        present = intersect(intersect(wanted, resident), (node.indices,))
+        spans = [s.cut(a, b) for s in node.cells() for a, b in intersect((s.indices,), present)]
+        lineage = Lineage.of(node)
+        self._holdings.gather(sequence, lineage, spans)
+        if runner.scratch is not None:
+            for span in spans:
+                self._cells.share(sequence, runner.scratch, span.position, span.end)
+        self._tree.arrive(sequence, node)
+        self._operations.leave_insertion(sequence, runner)
+        return None
 
-    def _split(self, node: Node, at: int) -> Node:
-        """Cut a run in two; tips stay with the lower half. Returns the upper half."""
-        assert node.parent is not None
-        assert 0 < at < len(node.tokens)
-        upper = Node(node.parent, node.tokens[:at], node.start)
-        upper.last_used = node.last_used
-        node.parent.children[upper.tokens[0]] = upper
-        node.tokens = node.tokens[at:]
-        node.start = upper.end
-        node.parent = upper
-        upper.children[node.tokens[0]] = node
-        return upper
+    def _keep_older_twin(self, sequence: SequenceId, runner: Runner, node: Node) -> None:
+        """`sequence` computed a run that may be in the tree: keep older cells, let go of younger ones, fill holes."""
+        present = node.resident()
+        for span in node.cells():
+            for start, end in intersect((span.indices,), present):
+                part = span.cut(start, end)
+                self._cells.release(sequence, part.position, part.end)
+                if runner.scratch is not None:
+                    self._cells.release(runner.scratch, part.position, part.end)
+        self._holdings.hold(sequence, node, subtract((node.indices,), present))
+        if present:
+            mine = intersect(node.held.get(sequence, EMPTY), present)
+            if mine:
+                raise AssertionError("a sequence computed what it holds")
+            self._holdings.gather(
+                sequence,
+                Lineage.of(node),
+                [s.cut(a, b) for s in node.cells() for a, b in intersect((s.indices,), present)],
+            )
+            if runner.scratch is not None:
+                for span in node.cells():
+                    for start, end in intersect((span.indices,), present):
+                        part = span.cut(start, end)
+                        self._cells.share(sequence, runner.scratch, part.position, part.end)
 
-    def _holder(self, node: Node) -> SequenceId:
-        while not node.tips:
-            node = next(iter(node.children.values()))
-        return next(iter(node.tips))
+    def _may_grow(self, node: Node, sequence: SequenceId) -> bool:
+        if node is self._tree.root or not node.is_run or node.children or node.tips != {sequence}:
+            return False
+        room = node.room_to_grow()
+        return room is None or room > 0
 
-    def _share_to(self, sequence: SequenceId, node: Node, start: int, end: int) -> None:
-        if end > start:
-            self._cells.share(self._holder(node), sequence, start, end)
-
-    def _add_child(self, node: Node, run: array[int], sequence: SequenceId) -> Node:
-        child = Node(node, run, node.end)
+    def _add_run(self, node: Node, run: array[int], sequence: SequenceId) -> Node:
+        child = Node(node, run, node.after, node.end, None)
         node.children[run[0]] = child
-        self.cells_used += len(run)
-        self._set_tip(sequence, child)
-        for idle in node.tips - self._running:
-            self._drop_tip(idle)
+        self._holdings.grow(sequence, child, len(run))
         return child
 
-    def _replace_twin(self, sequence: SequenceId, node: Node) -> None:
-        """`sequence` computed a run that is already in the tree: keep the older cells, let go of the younger."""
-        holder = self._holder(node)
-        if holder != sequence:
-            self._cells.release(sequence, node.start, node.end)
-            self._cells.share(holder, sequence, node.start, node.end)
+    def _take_over(self, node: Node) -> SequenceId | None:
+        """Let an idle tip that holds exactly what is wanted run again: then nothing needs to be shared."""
+        state = node.after
+        lineage = Lineage.of(node)
+        for sequence in node.tips:
+            if sequence in self._tree.runners or self._holdings.count(sequence) != state.tokens:
+                continue
+            if self._holdings.holds_all(sequence, lineage, state.spans):
+                return sequence
+        return None
 
-    def _arrive(self, sequence: SequenceId, node: Node) -> None:
-        """Make `node` a running sequence's tip; idle tips there hold nothing more, so that their ids become free."""
-        self._set_tip(sequence, node)
-        for idle in node.tips - self._running:
-            self._drop_tip(idle)
-        self._touch(node)
-
-    def _set_tip(self, sequence: SequenceId, node: Node) -> None:
-        old = self._tip_of.get(sequence)
-        if old is not None:
-            old.tips.discard(sequence)
-        self._tip_of[sequence] = node
+    def _new_sequence(self, node: Node, wanted: Lineage) -> SequenceId | None:
+        """Return a new sequence at `node`; None when only a sequence that serves the `wanted` path could make way."""
+        if not self._tree.free and not self._reclaimer.make_way(wanted):
+            return None
+        sequence = self._tree.free.pop()
+        self._tree.tip_of[sequence] = node
         node.tips.add(sequence)
+        self._holdings.gather(sequence, Lineage.of(node), node.after.spans)
+        return sequence
 
-    def _drop_tip(self, sequence: SequenceId) -> None:
-        node = self._tip_of.pop(sequence)
-        node.tips.discard(sequence)
-        self._cells.release(sequence)
-        self._free.append(sequence)
 
-    def _idle_leaves(self) -> list[Node]:
-        return [n for n in self.nodes() if not n.children and not (n.tips & self._running)]
-
-    def _shorten(self, leaf: Node, count: int) -> None:
-        keep = len(leaf.tokens) - count
-        self.cells_used -= count
-        self.evicted_tokens += count
-        if keep:
-            for sequence in leaf.tips:
-                self._cells.release(sequence, leaf.start + keep, -1)
-            leaf.tokens = leaf.tokens[:keep]
-            return
-        parent = leaf.parent
-        assert parent is not None
-        for sequence in list(leaf.tips):
-            self._cells.release(sequence, leaf.start, -1)
-            self._set_tip(sequence, parent)
-        del parent.children[leaf.tokens[0]]
-        for sequence in list(parent.tips - self._running):
-            if parent is self._root or parent.children or len(parent.tips) > 1:
-                self._drop_tip(sequence)
-
-    def _retire_one(self) -> None:
-        """Free a sequence id by evicting the least recently used idle leaf whole."""
-        while not self._free:
-            leaf = min(self._idle_leaves(), key=lambda n: n.last_used, default=None)
-            if leaf is None:
-                raise EngineError(f"all {self.sequences_total} sequences are running", hint="raise cache.max_sequences")
-            self._shorten(leaf, len(leaf.tokens))
+def _next(places: list[int], at: int, end: int) -> int:
+    number = bisect_right(places, at)
+    return places[number] if number < len(places) else end

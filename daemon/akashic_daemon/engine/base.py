@@ -83,7 +83,7 @@ class SamplingParams:
 class BatchItem:
     """Consecutive tokens of one sequence: `tokens[i]` stands at position `start + i`.
 
-    `start` is one past the sequence's last position, or anything when the sequence is empty.
+    `start` is past the sequence's last position; a gap needs `Capabilities.tail_gap`, except in an empty sequence.
     `logits` asks for the logits of the last token only.
     """
 
@@ -91,6 +91,14 @@ class BatchItem:
     tokens: Sequence[int]
     start: int
     logits: bool
+
+
+class SavedCells(Protocol):
+    """KV that was copied out of an engine; means something to that engine only."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory that it takes."""
 
 
 class Sampler(Protocol):
@@ -140,6 +148,16 @@ class Engine(Protocol):
 
     def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
         """Let `sequence` let go of its cells at positions start <= p < end (-1: to the end)."""
+
+    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> SavedCells:
+        """Copy out the cells of `sequence` at these ascending position ranges. It must hold all of them."""
+
+    def load(self, saved: SavedCells, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> None:
+        """Add new cells to `sequence`: the saved KV, in order, at these positions; K is rotated where they differ.
+
+        Raises EngineError when cells lack, Unsupported when positions differ and `Capabilities.repos` is false; then
+        no cell was added.
+        """
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""

@@ -1,7 +1,8 @@
 """A deterministic engine without a model, for tests: it checks the contract and remembers who holds what.
 
-A token is a UTF-8 byte; 256 ends a turn, 257/258 are the ChatML marks. The next token is a hash of every (token,
-position) that the last token sees, so any wrong reuse, leak or loss changes the output.
+A token is a UTF-8 byte; 256 ends a turn, 257/258 are the ChatML marks. A cell's *content* stands for its KV: a hash of its
+token, its position and the (content, position) of every cell that it saw when it was computed. The next token is the
+last content, so any wrong reuse, leak, loss or wrong operation changes the output.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, SamplingParams
+from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, SamplingParams, SavedCells
 from akashic_daemon.errors import EngineError
+from akashic_daemon.program import oracle
+from akashic_daemon.program.path import Path
 from akashic_daemon.types import SequenceId
 
 END = 256
@@ -57,7 +60,7 @@ class FakeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything but what needs a real model."""
-        return Capabilities(len(self.cells), self._kv_cells, drop=True, repos=False, tail_gap=True, range_export=False)
+        return Capabilities(len(self.cells), self._kv_cells, drop=True, repos=True, tail_gap=True, range_export=True)
 
     @property
     def model(self) -> ModelInfo:
@@ -108,16 +111,22 @@ class FakeEngine:
             raise EngineError("no KV cell is free")
         for item in batch:
             held = self.cells[item.sequence]
-            if held and item.start != max(held) + 1:
+            if held and item.start <= max(held):
                 raise EngineError(f"sequence {item.sequence} ends at {max(held)}, the batch starts at {item.start}")
         self._last = []
         for item in batch:
             held = self.cells[item.sequence]
+            content = 0
             for offset, token in enumerate(item.tokens):
-                held[item.start + offset] = _Cell(token)
-            seen = b"".join(struct.pack("<ii", p, held[p].token) for p in sorted(held))
-            self._last.append(int.from_bytes(hashlib.blake2b(seen, digest_size=4).digest(), "little"))
+                position = item.start + offset
+                content = content_of(token, position, [(held[p].content, p) for p in held])
+                held[position] = _Cell(token, content)
+            self._last.append(content)
         self.computed.append(tokens)
+
+    def last_content(self, item: int) -> int:
+        """Return the content of the last token of a batch item, for assertions."""
+        return self._last[item]
 
     def next_token(self, item: int) -> int:
         """Return a letter, or the end mark now and then."""
@@ -130,8 +139,10 @@ class FakeEngine:
 
     def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
         """Share cells."""
-        for position, cell in self.cells[source].items():
+        for position, cell in list(self.cells[source].items()):
             if start <= position < end:
+                if self.cells[target].get(position, cell) is not cell:
+                    raise EngineError(f"sequence {target} holds another cell at position {position}")
                 self.cells[target][position] = cell
 
     def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
@@ -139,6 +150,23 @@ class FakeEngine:
         held = self.cells[sequence]
         for position in [p for p in held if p >= start and (end < 0 or p < end)]:
             del held[position]
+
+    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> FakeCells:
+        """Copy out cells, which must be there."""
+        held = self.cells[sequence]
+        return FakeCells([_Cell(held[p].token, held[p].content) for start, end in ranges for p in range(start, end)])
+
+    def load(self, saved: SavedCells, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> None:
+        """Add copies of saved cells at these positions."""
+        assert isinstance(saved, FakeCells)
+        positions = [p for start, end in ranges for p in range(start, end)]
+        held = self.cells[sequence]
+        if self.used_cells() + len(saved.cells) > self._kv_cells:
+            raise EngineError("no KV cell is free")
+        for position, cell in zip(positions, saved.cells, strict=True):
+            if position in held:
+                raise EngineError(f"sequence {sequence} holds position {position} already")
+            held[position] = _Cell(cell.token, cell.content)
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position."""
@@ -153,7 +181,36 @@ class FakeEngine:
 class _Cell:
     """One KV cell; identity matters."""
 
-    __slots__ = ("token",)
+    __slots__ = ("content", "token")
 
-    def __init__(self, token: int) -> None:
+    def __init__(self, token: int, content: int) -> None:
         self.token = token
+        self.content = content
+
+
+class FakeCells:
+    """Saved cells."""
+
+    def __init__(self, cells: list[_Cell]) -> None:
+        self.cells = cells
+
+    @property
+    def nbytes(self) -> int:
+        """A byte a cell, as the model says."""
+        return len(self.cells)
+
+
+def content_of(token: int, position: int, seen: Sequence[tuple[int, int]]) -> int:
+    """Return what stands for the KV of a token that sees these (content, position) pairs before it."""
+    packed = b"".join(struct.pack("<qi", c, p) for c, p in sorted(seen, key=lambda pair: pair[1]))
+    digest = hashlib.blake2b(struct.pack("<ii", token, position) + packed, digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+def contents(path: Path) -> list[int]:
+    """Return the contents that the naive twin gives the tokens of a path: what this engine must compute."""
+    out: list[int] = []
+    for index, view in enumerate(oracle.run(path).views):
+        seen = [(out[i], p) for i, p in view.sees.items() if i != index]
+        out.append(content_of(path.tokens[index], view.position, seen))
+    return out

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
+EMPTY: Ranges = ()
 
 
 def normal(ranges: Iterable[Range]) -> Ranges:

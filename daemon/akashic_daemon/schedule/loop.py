@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from akashic_daemon.cache.index import RadixIndex
+from akashic_daemon.cache.index import NoRoom, RadixIndex
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import BatchItem, Engine
 from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
@@ -111,7 +111,7 @@ class StepLoop:
                 state=r.state.value if r.state is not State.DONE else "decode",
                 prompt_tokens=r.prompt_tokens,
                 reused_tokens=r.reuse.reused_tokens,
-                prefilled_tokens=min(r.computed, r.prompt_tokens),
+                prefilled_tokens=r.prompt_tokens if r.generated else max(0, r.prompt_tokens - r.ahead),
                 generated_tokens=len(r.generated),
                 age_s=now_s - r.created_s,
             )
@@ -184,15 +184,18 @@ class StepLoop:
                     f"{len(self._waiting)} requests are waiting already", hint="try again, or raise schedule.max_queued"
                 )
             )
-        elif len(request.prompt) + 1 > engine.capabilities.kv_cells:
+        elif request.visible_tokens + 1 > engine.capabilities.kv_cells:
             request.emit(
                 Overloaded(
-                    f"the prompt's {len(request.prompt)} tokens exceed the {engine.capabilities.kv_cells} KV cells",
+                    f"the prompt's {request.visible_tokens} tokens exceed the {engine.capabilities.kv_cells} KV cells",
                     hint="raise cache.kv_tokens",
                 )
             )
         else:
+            assert self._index is not None
             self._counters.requests_total += 1
+            request.key = self._index.ops.key(request.path)
+            request.prompt_key_length = len(request.key)
             self._waiting.append(request)
 
     def _mark_cancelled(self, request_id: RequestId) -> None:
@@ -233,8 +236,8 @@ class StepLoop:
         most = min(self._settings.max_running, index.sequences_total)
         while self._waiting and len(self._running) < most:
             request = self._waiting[0]
-            missing = len(request.prompt) - index.match(request.prompt).length
-            if missing + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
+            request.ahead = index.missing_tokens(request.key)
+            if request.ahead + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
                 return
             self._waiting.popleft()
             try:
@@ -252,8 +255,8 @@ class StepLoop:
                 or request.params.frequency_penalty
                 or request.params.presence_penalty
             ):
-                request.sampler.accept(request.prompt[-request.params.penalty_last_tokens :])
-        request.sequence, request.computed = self._index.start(request.prompt, len(request.prompt) - 1)
+                request.sampler.accept(request.path.tokens[-request.params.penalty_last_tokens :])
+        request.sequence, reached = self._index.start(request.key, len(request.key) - 1)
         request.state = State.PREFILL
         request.admitted_s = time.monotonic()
         self._running.append(request)
@@ -261,23 +264,30 @@ class StepLoop:
             return
         request.started = True
         request.timing.queued_s = request.admitted_s - request.created_s
-        self._describe_reuse(request, request.computed)
+        self._describe_reuse(request)
+        request.reuse.miss = request.explain(sum(1 for value in request.key[:reached] if value >= 0))
         request.emit(Started(str(request.id), request.session, request.model, request.prompt_tokens, request.reuse))
 
-    def _describe_reuse(self, request: Request, reused: int) -> None:
-        request.reuse.reused_tokens = reused
-        request.reuse.reused_by_tier = {"gpu": reused}
-        request.reuse.computed_tokens = request.prompt_tokens - reused
-        request.reuse.miss = request.explain(reused)
+    def _describe_reuse(self, request: Request) -> None:
+        """Say what is reused and computed, as far as it is known now."""
+        computed = request.computed + request.ahead
+        request.reuse.computed_tokens = computed
+        request.reuse.reused_tokens = max(0, request.prompt_tokens - computed)
+        request.reuse.reused_by_tier = {"gpu": request.reuse.reused_tokens}
 
     def _plan(self) -> list[tuple[Request, BatchItem]]:
         """Choose what the next step computes and make room for it; preempts when there is none."""
         assert self._index is not None
         while True:
-            plan = self._choose()
-            needed = sum(len(item.tokens) for _, item in plan)
-            if needed == 0 or self._index.make_room(needed):
+            try:
+                plan = self._choose()
+                needed = sum(len(item.tokens) for _, item in plan)
+            except NoRoom as error:
+                plan, needed = [], error.cells
+            if plan and self._index.make_room(needed):
                 return plan
+            if not self._running:
+                return []
             if len(self._running) == 1:
                 request = self._running[0]
                 if request.state is State.DECODE:
@@ -300,39 +310,29 @@ class StepLoop:
             if request.state is State.DECODE:
                 assert request.sequence is not None
                 assert request.pending is not None
-                plan.append((request, BatchItem(request.sequence, (request.pending,), request.computed, True)))
+                start = self._index.next_position(request.sequence)
+                plan.append((request, BatchItem(request.sequence, (request.pending,), start, True)))
         budget = self._settings.prefill_tokens_busy if plan else self._settings.prefill_tokens
         for request in self._running:
             if request.state is not State.PREFILL or budget <= 0:
                 continue
             assert request.sequence is not None
-            self._catch_up(request)
-            end = min(len(request.prompt), request.computed + budget)
-            tokens = request.prompt[request.computed : end]
-            plan.append((request, BatchItem(request.sequence, tokens, request.computed, end == len(request.prompt))))
-            budget -= len(tokens)
+            key = request.key
+            work = self._index.advance(request.sequence, key, len(key) - 1)
+            assert work is not None, "the last token is always computed"
+            end = min(work.end, work.start + budget)
+            plan.append((request, BatchItem(work.sequence, key[work.start : end], work.position, end == len(key))))
+            budget -= end - work.start
         return plan
-
-    def _catch_up(self, request: Request) -> None:
-        """Take what a neighbour has computed of the same prompt in the meantime."""
-        assert self._index is not None
-        assert request.sequence is not None
-        reach = self._index.advance(request.sequence, request.prompt, len(request.prompt) - 1)
-        gained = reach - request.computed
-        if gained > 0:
-            request.computed = reach
-            request.reuse.reused_tokens += gained
-            request.reuse.computed_tokens -= gained
-            request.reuse.reused_by_tier = {"gpu": request.reuse.reused_tokens}
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of the queue; its cells become evictable."""
         assert self._index is not None
         assert request.sequence is not None
         self._counters.preempted_total += 1
-        request.prompt = request.prompt[: request.prompt_tokens] + array("i", request.generated)
+        request.key = request.key[: request.prompt_key_length] + array("i", request.generated)
         self._index.finish(request.sequence)
-        request.sequence, request.state, request.computed, request.pending = None, State.QUEUED, 0, None
+        request.sequence, request.state, request.pending = None, State.QUEUED, None
         self._running.remove(request)
         self._waiting.appendleft(request)
         logger.info("request %s waits again: the KV cache is full", request.id)
@@ -342,15 +342,21 @@ class StepLoop:
         assert request.sequence is not None
         assert request.sampler is not None
         self._index.extend(request.sequence, item.tokens)
-        request.computed += len(item.tokens)
         if request.state is State.PREFILL:
+            if not request.generated:
+                request.computed += len(item.tokens)
+            request.ahead = max(0, request.ahead - len(item.tokens))
             if not item.logits:
-                request.emit(Progress(request.computed, request.prompt_tokens))
+                request.emit(Progress(request.prompt_tokens - request.ahead, request.prompt_tokens))
                 return
             request.state = State.DECODE
+            request.ahead = 0
+            request.reuse.reposed_tokens += self._index.moved_tokens(request.sequence)
             if not request.generated:
+                self._describe_reuse(request)
                 request.timing.prefill_s = now_s - request.admitted_s
                 self._counters.prompt(request.reuse)
+        request.stored = request.prompt_tokens + len(request.generated)
         token = request.sampler.sample(number)
         self._take(request, token, time.monotonic())
 

@@ -15,19 +15,23 @@ from typing import Any
 
 import llama_cpp
 
-from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, Sampler, SamplingParams
+from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, Sampler, SamplingParams, SavedCells
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
+from akashic_daemon.engine.llama_cpp.blob import ByteArray, kv_shape_of
+from akashic_daemon.engine.llama_cpp.cells import SCRATCH_SEQUENCES, SPARE_CELLS, CellMover, LlamaCells
 from akashic_daemon.engine.llama_cpp.model_file import check_gguf
+from akashic_daemon.engine.llama_cpp.rope import other_ropes, rope_of
+from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
+from akashic_daemon.engine.llama_cpp.state import save_sequence
 from akashic_daemon.engine.llama_cpp.threads import LoadFollower
 from akashic_daemon.errors import ConfigError, EngineError, ModelError
 from akashic_daemon.types import SequenceId
 
 _KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 _KV_BITS = {"f32": 32.0, "f16": 16.0, "q8_0": 8.5}
-_ROPE_TYPES_MULTI = (8, 24, 40)
-"""LLAMA_ROPE_TYPE_MROPE, _VISION and _IMROPE: positions are not one number a token."""
+_RECURRENT = "the model is recurrent or hybrid: dropped text stays in its state"
 _UBATCH_TOKENS = 512
 _UBATCH_TOKENS_UNFUSED = 128
 """Without fused attention the scores of a micro-batch over all cells are kept: smaller is lighter and as fast on CPUs."""
@@ -75,8 +79,9 @@ class LlamaCppEngine:
         self._threads = LoadFollower(options.cores, fixed=options.threads)
         self._threads_set = 0
         self._pieces: dict[int, bytes] = {}
-        self._capabilities = self._find_capabilities()
         self._info = self._describe(size_bytes)
+        self._cells = self._make_mover()
+        self._capabilities = self._find_capabilities()
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -124,11 +129,11 @@ class LlamaCppEngine:
 
     def _make_context(self) -> Any:
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = self._kv_tokens
-        params.n_batch = min(self._options.batch_tokens, self._kv_tokens)
+        params.n_ctx = self._kv_tokens + SPARE_CELLS
+        params.n_batch = max(min(self._options.batch_tokens, self._kv_tokens), _sequences(self._options))
         fused = self._wants_flash_attention()
         params.n_ubatch = min(_UBATCH_TOKENS if fused else _UBATCH_TOKENS_UNFUSED, params.n_batch)
-        params.n_seq_max = self._options.max_sequences
+        params.n_seq_max = _sequences(self._options)
         params.kv_unified = True
         params.swa_full = True
         params.flash_attn_type = int(fused)
@@ -151,16 +156,47 @@ class LlamaCppEngine:
         on_gpu = llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0
         return bool(on_gpu) or self._options.kv_type == "q8_0"
 
+    def _make_mover(self) -> CellMover:
+        """Find out, from the metadata and from the model itself, how its saved cells look and how its keys turn."""
+        metadata, kv_type = self._info.metadata, self._options.kv_type
+        first, path = self._options.max_sequences, self._options.path
+        layers, n_swa = llama_cpp.llama_model_n_layer(self._model), llama_cpp.llama_model_n_swa(self._model)
+        window = llama_cpp.llama_n_ctx_seq(self._context)
+        if self._state_is_recurrent():
+            shape, rope = kv_shape_of(metadata, layers, n_swa, kv_type), _RECURRENT
+            return CellMover(self._context, self._memory, shape, Findings(_RECURRENT, rope), first)
+        shape = kv_shape_of(metadata, layers, n_swa, kv_type)
+        turn = rope_of(metadata, llama_cpp.llama_model_rope_type(self._model), path, window)
+        others = [] if isinstance(turn, str) else other_ropes(metadata, turn, path, window)
+        found = examine(shape, turn, self._probe, self._window_tokens, others)
+        return CellMover(self._context, self._memory, shape, found, first)
+
+    def _probe(self, positions: Sequence[int]) -> list[ByteArray]:
+        """Compute one token alone at each position in hidden sequences, and return their blobs."""
+        sequences = [SequenceId(self._options.max_sequences + number) for number in range(len(positions))]
+        token = min(100, self._info.vocabulary_size - 1)
+        batch = [BatchItem(s, (token,), p, False) for s, p in zip(sequences, positions, strict=True)]
+        self._batch.fill(batch)
+        code = llama_cpp.llama_decode(self._context, self._batch.native)
+        if code != 0:
+            raise EngineError(f"computing one token to see how the model turns keys: llama_decode returned {code}")
+        blobs = [save_sequence(self._context, sequence) for sequence in sequences]
+        for sequence in sequences:
+            self._remove(sequence, -1, -1)
+        return blobs
+
+    def _state_is_recurrent(self) -> bool:
+        return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
+
     def _find_capabilities(self) -> Capabilities:
-        model = self._model
-        recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
-        multi_rope = llama_cpp.llama_model_rope_type(model) in _ROPE_TYPES_MULTI
         why_not: dict[str, str] = {}
-        if recurrent:
-            reason = "the model is recurrent or hybrid: dropped text stays in its state"
-            why_not |= dict.fromkeys(("drop", "repos", "tail_gap", "range_export"), reason)
-        elif multi_rope:
-            why_not["repos"] = "the model's positions have several parts (M-RoPE), which can't be renumbered"
+        found = self._cells.findings
+        if self._state_is_recurrent():
+            why_not["drop"] = _RECURRENT
+        if found.blobs is not None:
+            why_not |= dict.fromkeys(("repos", "tail_gap", "range_export"), found.blobs)
+        elif isinstance(found.rope, str):
+            why_not["repos"] = found.rope
         return Capabilities(
             max_sequences=self._options.max_sequences,
             kv_cells=self._kv_tokens,
@@ -272,14 +308,25 @@ class LlamaCppEngine:
             self._threads_set = threads
         self._batch.fill(batch)
         started_s = time.monotonic()
-        code = llama_cpp.llama_decode(self._context, self._batch.native)
+        try:
+            self._bridge_gaps(batch)
+            code = llama_cpp.llama_decode(self._context, self._batch.native)
+            if code != 0:
+                for item in batch:
+                    self._remove(item.sequence, item.start, -1)
+        finally:
+            self._cells.settle()
         single = all(len(item.tokens) == 1 for item in batch)
         self._threads.observe(time.monotonic() - started_s, single_tokens=single)
         if code != 0:
-            for item in batch:
-                self._remove(item.sequence, item.start, -1)
             reason = {1: "no KV cell is free", 2: "it was aborted"}.get(code, f"llama_decode returned {code}")
             raise EngineError(f"computing {self._batch.native.n_tokens} tokens: {reason}; {library.last_errors()}")
+
+    def _bridge_gaps(self, batch: Sequence[BatchItem]) -> None:
+        for item in batch:
+            last = llama_cpp.llama_memory_seq_pos_max(self._memory, item.sequence)
+            if 0 <= last < item.start - 1:
+                self._cells.bridge(item.sequence, last, item.start)
 
     def _check_batch(self, batch: Sequence[BatchItem]) -> None:
         tokens = sum(len(item.tokens) for item in batch)
@@ -291,8 +338,13 @@ class LlamaCppEngine:
     def _check_item(self, item: BatchItem) -> None:
         self._check_sequence(item.sequence)
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, item.sequence)
-        if last >= 0 and item.start != last + 1:
+        if item.start <= last:
             raise EngineError(f"sequence {item.sequence} ends at position {last}, but the batch starts at {item.start}")
+        if 0 <= last < item.start - 1 and not self._capabilities.tail_gap:
+            raise EngineError(
+                f"positions {last + 1} to {item.start - 1} of sequence {item.sequence} would stay empty, "
+                f"which this model can't have: {self._capabilities.why_not['tail_gap']}"
+            )
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self._options.max_sequences:
@@ -318,6 +370,17 @@ class LlamaCppEngine:
         if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end):
             raise EngineError(f"llama.cpp refused to release positions {start}..{end} of sequence {sequence}")
 
+    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> LlamaCells:
+        """Copy out the cells at these ascending position ranges."""
+        self._check_sequence(sequence)
+        return self._cells.save(sequence, ranges)
+
+    def load(self, saved: SavedCells, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> None:
+        """Add saved cells at these positions; rotated where they differ."""
+        self._check_sequence(sequence)
+        assert isinstance(saved, LlamaCells)
+        self._cells.load(saved, sequence, ranges)
+
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
         self._check_sequence(sequence)
@@ -331,3 +394,8 @@ class LlamaCppEngine:
             self._closed = True
             llama_cpp.llama_free(self._context)
             llama_cpp.llama_model_free(self._model)
+
+
+def _sequences(options: LlamaCppOptions) -> int:
+    """Return llama.cpp's number of sequences; its batch may not be smaller, or it aborts."""
+    return options.max_sequences + SCRATCH_SEQUENCES

@@ -199,18 +199,6 @@ def heads_of(metadata: Mapping[str, str]) -> tuple[int, int] | str:
     return int(kv_heads), int(head_dim)
 
 
-def head_dim_of(metadata: Mapping[str, str]) -> int:
-    """Return how many dimensions a K head has; 0 when the metadata don't say."""
-    heads = heads_of(metadata)
-    return 0 if isinstance(heads, str) else heads[1]
-
-
-def kv_heads_of(metadata: Mapping[str, str]) -> int:
-    """Return how many KV heads a layer has; 0 when the metadata don't say."""
-    heads = heads_of(metadata)
-    return 0 if isinstance(heads, str) else heads[0]
-
-
 def _make_rope(hparams: _Hparams, layout: Layout, path: Path, window_tokens: int) -> Rope | str:
     heads = heads_of(hparams.metadata)
     if isinstance(heads, str):

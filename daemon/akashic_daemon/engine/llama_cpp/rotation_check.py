@@ -63,11 +63,6 @@ def examine(
     return Findings(None, rope if isinstance(rope, str) else _confirm([rope, *others], shape, positions, keys))
 
 
-def confirm_rotation(rope: Rope, shape: KvShape, probe: Probe, window_tokens: int) -> Rope | str:
-    """Return `examine`'s finding on the rotation alone."""
-    return examine(shape, rope, probe, window_tokens).rope
-
-
 def _keys(blob: ByteArray, shape: KvShape, position: int) -> FloatArray:
     """Return a one-cell blob's K: float32 [layers, kv_heads, head_dim]. Raises EngineError when it is another cell's."""
     parsed = parse_blob(blob, shape)
