@@ -49,7 +49,14 @@ def upload(client: Client, source: Source, *, transcript_format: str | None, nam
     done: ImportEvent | None = None
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"sending {source.label}", total=source.size_bytes)
-        content = _chunks(source, lambda sent_bytes: bar.update(task, advance=sent_bytes))
+        sent_bytes = 0
+
+        def advance(count_bytes: int) -> None:
+            nonlocal sent_bytes
+            sent_bytes += count_bytes
+            bar.update(task, completed=sent_bytes)
+
+        content = _chunks(source, advance)
         with client.stream("POST", "/import", content=content, params=params) as events:
             for raw in events:
                 event = ImportEvent.model_validate(raw)
@@ -57,7 +64,8 @@ def upload(client: Client, source: Source, *, transcript_format: str | None, nam
                     done = event
                 else:
                     text = f"reading {source.label}: {event.messages:,} messages"
-                    bar.update(task, description=text, completed=event.read_bytes)
+                    # Only now is the size of what came through a pipe known.
+                    bar.update(task, description=text, completed=event.read_bytes, total=sent_bytes)
     if done is None:
         raise AkashicError(
             f"importing {source.label}: the answer ended without a result", hint="`akashic daemon logs` says more"

@@ -60,7 +60,9 @@ def _read_prompt(head: bytes) -> str:
     try:
         return data.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise UsageError(f"reading the question from stdin: it is no UTF-8 at byte {error.start}") from error
+        raise UsageError(
+            f"reading the question from stdin: it is no UTF-8 at byte {error.start}", hint="give UTF-8 text"
+        ) from error
 
 
 def _has_data() -> bool:

@@ -351,3 +351,17 @@ def test_showing_a_model_says_whether_it_is_loaded_and_its_abilities_only_then(
     said = capsys.readouterr().out
     assert ("not loaded" in said) != loaded
     assert ("can drop" in said) == loaded
+
+
+def test_a_dash_reads_the_question_from_stdin(daemon: FakeDaemon, pipe_in: Callable[[bytes], None]) -> None:
+    pipe_in(b"what is this?\n")
+    assert main(["chat", "-"]) == 0
+    assert daemon.requests[-1][2]["prompt"] == "what is this?"
+
+
+def test_a_binary_question_is_refused_with_the_byte(
+    daemon: FakeDaemon, pipe_in: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe_in(b"what\xff\x00")
+    assert main(["chat", "-"]) == 2
+    assert "no UTF-8 at byte 4" in capsys.readouterr().err
