@@ -62,5 +62,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE messages SET checksum =
             row_checksum(CAST(chain AS BLOB), depth, CAST(json AS BLOB), created_at_s)""",
     ),
+    (
+        """CREATE TABLE programs (
+            session_id INTEGER PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE,
+            policy TEXT,
+            policy_since INTEGER NOT NULL DEFAULT 0,
+            ops TEXT NOT NULL DEFAULT '[]'
+        )""",
+        """CREATE TABLE explanations (
+            session_id INTEGER NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
+            turn INTEGER NOT NULL,
+            json TEXT NOT NULL,
+            PRIMARY KEY (session_id, turn)
+        ) WITHOUT ROWID""",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

@@ -7,7 +7,6 @@ nothing of tokens beyond the exact ids that answers were sampled as.
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import sqlite3
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from akashic_daemon.errors import BadRequest, Conflict, NotFound
-from akashic_daemon.store import sampled, tree
+from akashic_daemon.store import programs, sampled, tree
 from akashic_daemon.store.database import Database
 from akashic_daemon.store.tree import Node, StoredMessage
 from akashic_daemon.trajectory.message import Message, Role, chain_all
@@ -103,7 +102,7 @@ class SessionStore:
         """Branch off after the first `at_message` messages (all when None). Raises BadRequest when there are fewer."""
         with self._database.transaction() as c:
             parent = _get(c, name)
-            _, head = _place(c, name)
+            parent_id, head = _place(c, name)
             at = head if at_message is None else _first(c, name, head, at_message)
             row = self._create(c, new_name, origin="fork", title=parent.title)
             start = parent.window_start_message
@@ -112,6 +111,7 @@ class SessionStore:
                 "UPDATE sessions SET head_id = ?, forked_from = ?, window_start_message = ? WHERE name = ?",
                 (at.id, name, start, row.name),
             )
+            programs.copy(c, parent_id, programs.row_id(c, row.name), at.message_count)
             return _get(c, row.name)
 
     def remove(self, name: str) -> tuple[int, int]:
@@ -257,10 +257,7 @@ def _get(c: sqlite3.Connection, name: str) -> SessionRow:
     rows = _named(c, name)
     if rows:
         return rows[0]
-    names = [r[0] for r in c.execute("SELECT name FROM sessions")]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`akashic session list` shows all"
-    raise NotFound(f"there is no session {name!r}", hint=hint)
+    raise programs.no_session(c, name)
 
 
 def _place(c: sqlite3.Connection, name: str) -> tuple[int, Node]:
