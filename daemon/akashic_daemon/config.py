@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from akashic_daemon.errors import ConfigError
 
@@ -58,6 +59,26 @@ class CacheSection(_Section):
     max_sequences: int = Field(
         128, ge=2, le=224, description="Branches that may be resident at once. More costs a little bookkeeping."
     )
+    policy: str = Field(
+        "none", description="Cache policy of API requests that name none, e.g. tool-rolling-drop:keep=4."
+    )
+    edit_reuse: Literal["exact", "drop"] = Field(
+        "exact",
+        description="What an edited history becomes: computed again from the edit on, or cache operations that keep later KV.",
+    )
+    volatile_text: str = Field(
+        "",
+        description="Regular expression of text that always changes (a date, a nonce); with edit_reuse=drop it is ignored.",
+    )
+
+    @field_validator("volatile_text")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value, re.MULTILINE)
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from error
+        return value
 
 
 class ScheduleSection(_Section):
@@ -93,6 +114,9 @@ class ChatSection(_Section):
 
     temperature: float = Field(0.7, ge=0, le=10, description="Sampling temperature; 0 is greedy.")
     max_tokens: int = Field(512, ge=1, description="Longest answer.")
+    policy: str = Field(
+        "tool-rolling-drop", description="Cache policy of new turns of `akashic chat`; none keeps everything."
+    )
     system: str = Field("", description="System message of new sessions; empty uses the template's own.")
 
 

@@ -11,6 +11,7 @@
     |  `- Unsupported                  unsupported             2   400
     |- NotFound                        not_found               1   404
     |- Conflict                        conflict                1   409
+    |- AssertionFailed                assertion_failed        1   409
     |- Unauthorized                    unauthorized            1   401
     |- Forbidden                       forbidden               1   403
     |- Overloaded                      overloaded              1   503
@@ -37,6 +38,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AkashicError",
+    "AssertionFailed",
     "BadModelFile",
     "BadRequest",
     "Cancelled",
@@ -148,6 +150,13 @@ class Conflict(AkashicError):
     """Two users of one thing get in each other's way."""
 
     code = "conflict"
+    http_status = 409
+
+
+class AssertionFailed(AkashicError):
+    """A script asserts what isn't so; the message has both values."""
+
+    code = "assertion_failed"
     http_status = 409
 
 

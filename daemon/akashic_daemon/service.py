@@ -10,39 +10,36 @@ import itertools
 import logging
 import os
 import time
-from array import array
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
 from akashic_daemon import __version__
-from akashic_daemon.cache.explain import explain_miss
 from akashic_daemon.config import Settings
-from akashic_daemon.engine.base import Engine, SamplingParams
+from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.host import (
     EngineFactory,
     ModelHost,
     llama_cpp_factory,
 )
-from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
+from akashic_daemon.errors import AkashicError
+from akashic_daemon.generation import Generation
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
-from akashic_daemon.program.active import active_cache
-from akashic_daemon.program.path import Path as TokenPath
+from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started, TextDelta
 from akashic_daemon.schedule.loop import StepLoop
-from akashic_daemon.schedule.request import Request
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
+from akashic_daemon.store.programs import ProgramStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
-from akashic_daemon.trajectory.message import Message, Role
-from akashic_daemon.trajectory.prompt import Prompt
-from akashic_daemon.types import RequestId, SystemClock
+from akashic_daemon.trajectory.message import Message
+from akashic_daemon.types import SystemClock
 
 logger = logging.getLogger("akashic.service")
 _HEALTH_LIMIT_S = 30.0
@@ -74,11 +71,13 @@ class Service:
         store = SessionStore(self._database, SystemClock())
         registry = ModelRegistry(self._database)
         self.models = ModelService(self.settings, registry, self._thread, self._host)
-        self.sessions = SessionService(store, self._thread)
+        self.sessions = SessionService(store, ProgramStore(self._database), self._thread)
+        self.generation = Generation(self._config, self._loop, self._host, self.models, self.sessions)
         self._loop.start()
         self._loading = asyncio.create_task(self._load_default())
 
     async def _load_default(self) -> None:
+        await asyncio.to_thread(load_policy, "none")  # the grammar's parser takes a tenth of a second to make
         try:
             await self._host.acquire(await self.models.resolve(None))
             await self._host.release()
@@ -169,160 +168,28 @@ class Service:
 
     # -- text --------------------------------------------------------------------------------------------------
 
-    async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
+    def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
-        _refuse_unbuilt(request)
-        engine = await self._host.acquire(await self.models.resolve(request.model))
-        try:
-            session = request.session
-            if request.messages is not None:
-                if session is None:
-                    session = await self.sessions.book.find_or_name(request.messages)
-                await self.sessions.book.load_sampled(request.messages)
-            prompt = await asyncio.to_thread(self._lay_out, engine, request)
-            async with aclosing(self._run(engine, request, prompt, session, window_moved=False)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            await self._host.release()
-
-    async def _run(
-        self, engine: Engine, request: GenerationInput, prompt: Prompt, session: str | None, *, window_moved: bool
-    ) -> AsyncGenerator[GenerationEvent, None]:
-        job, events = self._make_request(engine, request, prompt, session, window_moved=window_moved)
-        self._loop.submit(job)
-        ended = False
-        try:
-            while not ended:
-                event = await events.get()
-                ended = isinstance(event, Finished | AkashicError)
-                if isinstance(event, AkashicError):
-                    raise event
-                if isinstance(event, Finished):
-                    await self._record(engine, request, job, session, event)
-                yield event
-        finally:
-            if not ended:
-                self._loop.cancel(job.id)
-                await asyncio.shield(self._keep_cancelled(engine, request, job, session, events))
-
-    async def _keep_cancelled(
-        self,
-        engine: Engine,
-        request: GenerationInput,
-        job: Request,
-        session: str | None,
-        events: asyncio.Queue[GenerationEvent | AkashicError],
-    ) -> None:
-        """Wait until a cancelled request has ended, and store what it had said."""
-        while True:
-            event = await events.get()
-            if isinstance(event, AkashicError):
-                return
-            if isinstance(event, Finished):
-                await self._record(engine, request, job, session, event)
-                return
-
-    async def _record(
-        self, engine: Engine, request: GenerationInput, job: Request, session: str | None, finished: Finished
-    ) -> None:
-        tokens = job.path.tokens + array("i", job.generated)
-        self.sessions.book.remember_tokens(session, tokens[: job.stored + 1])
-        if session is None or request.messages is None:
-            return
-        answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
-        sampled = [t for t in job.generated if not engine.is_end(t)]
-        exact = b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
-        await self.sessions.book.record(session, request.messages, answer, sampled if exact else [], origin="api")
-
-    def _make_request(
-        self, engine: Engine, request: GenerationInput, prompt: Prompt, session: str | None, *, window_moved: bool
-    ) -> tuple[Request, asyncio.Queue[GenerationEvent | AkashicError]]:
-        events: asyncio.Queue[GenerationEvent | AkashicError] = asyncio.Queue()
-        running = asyncio.get_running_loop()
-        room = engine.model.window_tokens - len(prompt.tokens)
-        if room < 1:
-            raise PromptTooLong(
-                f"the prompt has {len(prompt.tokens)} tokens and the window {engine.model.window_tokens}, answer included",
-                hint="shorten the history, or load a model with a longer window",
-                n_prompt_tokens=len(prompt.tokens),
-                n_ctx=engine.model.window_tokens,
-            )
-        if not prompt.tokens:
-            raise BadRequest("the prompt is empty", hint="send at least one character or message")
-        path = TokenPath(prompt.tokens)
-        active = active_cache(path)
-        earlier = self.sessions.book.last_tokens(session)
-
-        def emit(event: GenerationEvent | AkashicError) -> None:
-            running.call_soon_threadsafe(events.put_nowait, event)
-
-        def explain(reused: int) -> native.Miss | None:
-            return explain_miss(
-                prompt.tokens,
-                reused,
-                earlier,
-                message_at=prompt.message_at,
-                window_moved=window_moved,
-                to_text=lambda ids: b"".join(map(engine.token_bytes, ids)).decode("utf-8", "replace"),
-            )
-
-        job = Request(
-            id=RequestId(f"req-{os.getpid():x}-{next(self._ids)}"),
-            session=session,
-            path=path,
-            visible_tokens=active.tokens,
-            params=request.sampling,
-            budget_tokens=min(request.max_tokens or room, room),
-            stop=request.stop,
-            emit=emit,
-            explain=explain,
-            reuse=native.Reuse(
-                session=session,
-                left_out_messages=prompt.left_out_messages,
-                left_out_tokens=prompt.left_out_tokens,
-                notes=list(prompt.notes),
-            ),
-            created_s=time.monotonic(),
-            model=engine.model.name,
-        )
-        return job, events
-
-    def _lay_out(self, engine: Engine, request: GenerationInput) -> Prompt:
-        if request.messages is None:
-            tokens = array("i", engine.tokenize(request.text or "", special=True))
-            info = engine.model
-            if info.add_bos and info.bos:
-                bos = array("i", engine.tokenize(info.bos, special=True))
-                tokens = tokens if tokens[: len(bos)] == bos else bos + tokens
-            return Prompt(tokens, array("i", [0] * len(tokens)))
-        if not request.messages:
-            raise BadRequest("messages is empty", hint="send at least one message")
-        return self._host.builder.build(request.messages, tools=request.tools, recall=self.sessions.book.recall)
+        return self.generation.generate(request)
 
     async def count_tokens(self, request: GenerationInput) -> int:
         """Return the exact number of prompt tokens of a request."""
-        engine = await self._host.acquire(await self.models.resolve(request.model))
-        try:
-            return len((await asyncio.to_thread(self._lay_out, engine, request)).tokens)
-        finally:
-            await self._host.release()
+        return await self.generation.count_tokens(request)
 
     async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Run one user turn in a stored session; the session keeps the question and what was generated."""
-        if request.policy not in (None, "none") or request.edit_reuse == "drop":
-            raise BadRequest("policies and edit_reuse=drop are not built yet", hint="leave them out")
         system = request.system if request.system is not None else self._config.chat.system
         messages, window_start = await self.sessions.begin_turn(session, request.prompt, system)
         chat = self._config.chat
         max_tokens = request.max_tokens or chat.max_tokens
         generation = GenerationInput(
             messages=tuple(messages), sampling=_turn_sampling(request, chat.temperature), max_tokens=max_tokens,
-            stop=tuple(request.stop), model=request.model, session=session,
+            stop=tuple(request.stop), model=request.model, session=session, policy=request.policy,
+            edit_reuse=request.edit_reuse,
         )  # fmt: skip
         started = False
         try:
-            async with aclosing(self._run_turn(generation, window_start)) as events:
+            async with aclosing(self.generation.continue_session(generation, window_start)) as events:
                 async for event in events:
                     started = True
                     yield _as_turn_event(event, session)
@@ -330,28 +197,6 @@ class Service:
             if not started:
                 await self.sessions.take_back(session, messages[:-1])
             raise
-
-    async def _run_turn(self, generation: GenerationInput, window_start: int) -> AsyncGenerator[GenerationEvent, None]:
-        messages, session, max_tokens = generation.messages, generation.session, generation.max_tokens
-        assert messages is not None
-        assert session is not None
-        assert max_tokens is not None
-        engine = await self._host.acquire(await self.models.resolve(generation.model))
-        try:
-            await self.sessions.book.load_sampled(messages)
-            limit = max(engine.model.window_tokens - max_tokens, engine.model.window_tokens // 2)
-            prompt = await asyncio.to_thread(
-                self._host.builder.fit,
-                messages, limit_tokens=limit, first_message=window_start, recall=self.sessions.book.recall,
-            )  # fmt: skip
-            moved = prompt.first_message > window_start and prompt.left_out_messages > 0
-            if moved:
-                await self.sessions.set_window_start(session, prompt.first_message)
-            async with aclosing(self._run(engine, generation, prompt, session, window_moved=moved)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            await self._host.release()
 
     # -- sessions, transcripts and models ----------------------------------------------------------------------
 
@@ -377,6 +222,7 @@ class Service:
             return await self.sessions.remove_session(session)
         finally:
             self._host.forget_texts()
+            self.generation.traces.forget(session)
 
     def import_transcript(
         self,
@@ -406,13 +252,6 @@ class Service:
     async def remove_model(self, name: str) -> native.RemovedModel:
         """Forget a registration; the file stays."""
         return await self.models.remove(name)
-
-
-def _refuse_unbuilt(request: GenerationInput) -> None:
-    if request.cache_ops or request.edit_reuse == "drop" or request.policy not in (None, "none"):
-        raise BadRequest(
-            "cache programs are not built yet: policy, cache_ops and edit_reuse=drop", hint="leave them out"
-        )
 
 
 def _turn_sampling(request: native.TurnRequest, temperature: float) -> SamplingParams:

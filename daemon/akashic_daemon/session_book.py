@@ -6,12 +6,15 @@ path only touches the small memories kept here.
 
 from __future__ import annotations
 
+import json
 import secrets
-from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+from akashic_daemon.program.message_ops import MessageOp, ReplaceMessage, ReplaceSelected
+from akashic_daemon.program.wire import to_stored
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.trajectory.message import Message, chain_all
@@ -29,26 +32,52 @@ class SessionBook:
         self._store = store
         self._thread = thread
         self._session_at: OrderedDict[ChainDigest, str] = OrderedDict()
-        self._last_tokens: OrderedDict[str, array[int]] = OrderedDict()
+        self._places: OrderedDict[str, dict[str, list[int]]] = OrderedDict()
         self._sampled: OrderedDict[tuple[ChainDigest | None, str], Sequence[int] | None] = OrderedDict()
+        self._sampled_text: OrderedDict[str, Sequence[int]] = OrderedDict()
 
-    async def find_or_name(self, messages: Sequence[Message]) -> str:
-        """Return the session that a stateless request goes on with, or a new name for it."""
+    async def find(self, messages: Sequence[Message]) -> str | None:
+        """Return the session that a stateless request goes on with, None when it begins a new one."""
         chains = chain_all(messages)
         for chain in reversed(chains[-64:]):
             if chain in self._session_at:
                 return self._session_at[chain]
         _, _, heads = await self._thread.run(lambda: self._store.find_by_chain(chains))
-        return heads[0] if heads else f"api-{secrets.token_hex(4)}"
+        return heads[0] if heads else None
 
-    def last_tokens(self, session: str | None) -> array[int] | None:
-        """Return the last prompt and answer of a session, None when it is new in this run."""
-        return None if session is None else self._last_tokens.get(session)
+    @staticmethod
+    def new_name() -> str:
+        """Return a name for a session that nobody named."""
+        return f"api-{secrets.token_hex(4)}"
 
-    def remember_tokens(self, session: str | None, tokens: array[int]) -> None:
-        """Keep a session's prompt and answer to explain the next miss."""
-        if session is not None:
-            _remember(self._last_tokens, session, tokens)
+    def with_places(self, session: str | None, ops: Sequence[MessageOp]) -> list[MessageOp]:
+        """Return the operations; one without a place also takes effect where it did in the session's earlier requests.
+
+        So a client may send the same cumulative program with each request: the path stays the same and only grows.
+        """
+        places = self._places.get(session, {}) if session is not None else {}
+        out: list[MessageOp] = []
+        for op in ops:
+            if op.at is not None:
+                out.append(op)
+                continue
+            earlier = places.get(_name(op), [])
+            once = isinstance(op, ReplaceMessage | ReplaceSelected) and bool(earlier)
+            out.extend(replace(op, at=at) for at in earlier)
+            if not once:
+                out.append(op)
+        return out
+
+    def remember_places(self, session: str | None, ops: Sequence[MessageOp], messages: Sequence[Message]) -> None:
+        """Remember that operations without a place took effect at the end of these messages."""
+        if session is None or not any(op.at is None for op in ops):
+            return
+        places = self._places.get(session, {})
+        for op in ops:
+            at = places.setdefault(_name(op), [])
+            if op.at is None and len(messages) not in at:
+                at.append(len(messages))
+        _remember(self._places, session, places)
 
     async def load_sampled(self, messages: Sequence[Message]) -> None:
         """Fetch the sampled tokens of assistant messages, so that `recall` answers without waiting."""
@@ -61,10 +90,16 @@ class SessionBook:
             found = await self._thread.run(lambda: [self._store.recall_sampled(p, t) for p, t in wanted])
             for key, ids in zip(wanted, found, strict=True):
                 _remember(self._sampled, key, ids)
+                if ids:
+                    _remember(self._sampled_text, key[1], ids)
 
     def recall(self, parent: ChainDigest | None, text: str) -> Sequence[int] | None:
-        """Return the ids an assistant message was sampled as; None when it wasn't sampled here."""
-        return self._sampled.get((parent, text))
+        """Return the ids an assistant message was sampled as; None when it wasn't sampled here.
+
+        The same text after another history (an edited one) was sampled as the same ids: they spell it as well.
+        """
+        found = self._sampled.get((parent, text))
+        return found if found is not None else self._sampled_text.get(text)
 
     async def record(
         self, session: str, messages: Sequence[Message], answer: Message | None, sampled: Sequence[int], *, origin: str
@@ -84,13 +119,21 @@ class SessionBook:
             _remember(self._session_at, parent, session)
         if answer is not None and answer.content:
             _remember(self._sampled, (parent, answer.content), list(sampled) or None)
+            if sampled:
+                _remember(self._sampled_text, answer.content, list(sampled))
 
     def forget(self, session: str) -> None:
         """Drop what is remembered of a removed session, sampled text included."""
-        self._last_tokens.pop(session, None)
+        self._places.pop(session, None)
         for chain in [c for c, s in self._session_at.items() if s == session]:
             del self._session_at[chain]
         self._sampled.clear()
+        self._sampled_text.clear()
+
+
+def _name(op: MessageOp) -> str:
+    """Return what an operation does, without its place."""
+    return json.dumps(to_stored(replace(op, at=None)), sort_keys=True)
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V) -> None:

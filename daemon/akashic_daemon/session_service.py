@@ -9,9 +9,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, NotFound
+from akashic_daemon.program.policy import Policy, load
 from akashic_daemon.protocol import native
+from akashic_daemon.protocol.context import Explanation
 from akashic_daemon.session_book import SessionBook
+from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.trajectory.message import Message, Role
@@ -23,10 +26,25 @@ _FLUSH_MESSAGES = 500
 class SessionService:
     """Async face of the session store."""
 
-    def __init__(self, store: SessionStore, thread: StoreThread) -> None:
+    def __init__(self, store: SessionStore, programs: ProgramStore, thread: StoreThread) -> None:
         self._store = store
+        self._programs = programs
         self._thread = thread
+        self.find_policy: Callable[[str], Policy] = load
         self.book = SessionBook(store, thread)
+
+    async def program(self, session: str | None) -> SessionProgram | None:
+        """Return what a session's cache is asked to do; None for no session, or one that isn't stored yet."""
+        if session is None:
+            return None
+        try:
+            return await self._thread.run(lambda: self._programs.get(session))
+        except NotFound:
+            return None
+
+    async def add_explanation(self, session: str, explanation: Explanation) -> None:
+        """Keep why a session's newest turn reused what it did."""
+        await self._thread.run(lambda: self._programs.add_explanation(session, explanation.model_dump_json()))
 
     async def count(self) -> int:
         """Return the number of sessions."""

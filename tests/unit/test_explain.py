@@ -5,23 +5,39 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from akashic_daemon.cache.explain import explain_miss
+from akashic_daemon.cache.explain import Before, explain_miss, fates
+from akashic_daemon.program.align import Edit, Trace, entries_of
+from akashic_daemon.program.path import Drop, Path, PlacedOp, Repos
+from akashic_daemon.program.route import Route
 from akashic_daemon.protocol.native import Miss
 
 
-def explain(prompt: str, reused: int, earlier: str | None, *, window_moved: bool = False) -> Miss | None:
-    """Explain with one token a character; every ten characters are a message."""
+def text(tokens: Sequence[int]) -> str:
+    return "".join(map(chr, tokens))
 
-    def to_text(tokens: Sequence[int]) -> str:
-        return "".join(map(chr, tokens))
 
+def route(words: str, ops: Sequence[PlacedOp] = ()) -> Route:
+    """One token a character; every ten characters are a message."""
+    owners = array("i", [i // 10 for i in range(len(words))])
+    return Route.of("program" if ops else "plain", Path(array("i", map(ord, words)), tuple(ops)), owners)
+
+
+def explain(
+    prompt: str,
+    reused: int,
+    earlier: str | None,
+    *,
+    window_moved: bool = False,
+    edits: Sequence[Edit] = (),
+    editable: int | None = None,
+) -> Miss | None:
+    before = None
+    if earlier is not None:
+        path = Path(array("i", map(ord, earlier)))
+        trace = Trace(path, entries_of(path, array("i", [0] * len(earlier))), open_tail=True)
+        before = Before(trace, edits, editable)
     return explain_miss(
-        array("i", map(ord, prompt)),
-        reused,
-        None if earlier is None else array("i", map(ord, earlier)),
-        message_at=[i // 10 for i in range(len(prompt))],
-        window_moved=window_moved,
-        to_text=to_text,
+        route(prompt), reused, before, prompt_tokens=len(prompt), window_moved=window_moved, to_text=text
     )
 
 
@@ -75,13 +91,43 @@ def test_a_moved_window_is_named_as_the_cause() -> None:
 
 def test_other_tokens_of_the_same_text_are_told_from_other_text() -> None:
     words = {1: "some ", 2: "more", 3: " ", 4: "more ", 5: "words and words"}
+    earlier = Path(array("i", [1, 4, 5, 1]))
     miss = explain_miss(
-        array("i", [1, 2, 3, 5, 1]),
+        Route.of("plain", Path(array("i", [1, 2, 3, 5, 1])), array("i", [0] * 5)),
         1,
-        array("i", [1, 4, 5, 1]),
-        message_at=[0] * 5,
+        Before(Trace(earlier, entries_of(earlier, array("i", [0] * 4)), open_tail=True)),
+        prompt_tokens=5,
         window_moved=False,
         to_text=lambda ids: "".join(words[i] for i in ids),
     )
     assert miss is not None
     assert miss.cause == "tokenization_differs"
+
+
+def test_a_removed_message_is_named_as_the_cause_with_what_editing_would_have_saved() -> None:
+    removed = [Edit("removed", 1, None)]
+    miss = explain("question  more text", 10, "question  old answer  more text", edits=removed, editable=4)
+    assert miss is not None
+    assert (miss.cause, miss.at_token, miss.could_reuse) == ("message_removed", 10, 15)
+
+
+def test_other_operations_than_before_are_the_cause_where_they_first_differ() -> None:
+    path = Path(array("i", map(ord, "question  old answer  more")))
+    before = Before(Trace(path, entries_of(path, array("i", [0] * len(path))), open_tail=True))
+    dropped = route("question  old answer  more", [PlacedOp(20, Drop(((10, 20),)))])
+    miss = explain_miss(dropped, 20, before, prompt_tokens=26, window_moved=False, to_text=text)
+    assert miss is not None
+    assert (miss.cause, miss.at_token) == ("program_differs", 20)
+
+
+def test_the_fate_of_each_message_adds_up_to_its_tokens() -> None:
+    words = "a" * 10 + "b" * 10 + "c" * 10 + "d" * 10
+    taken = route(words, [PlacedOp(30, Drop(((10, 20),))), PlacedOp(30, Repos())])
+    told = fates(taken, [(30, 40)])
+    assert [(f.message, f.reused, f.moved, f.dropped, f.computed) for f in told] == [
+        (0, 10, 0, 0, 0),
+        (1, 0, 0, 10, 0),
+        (2, 0, 10, 0, 0),
+        (3, 0, 0, 0, 10),
+    ]
+    assert all(f.tokens == f.reused + f.moved + f.dropped + f.computed for f in told)

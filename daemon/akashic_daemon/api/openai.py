@@ -129,6 +129,9 @@ def _shared(body: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:
         "policy": body.akashic.policy,
         "edit_reuse": body.akashic.edit_reuse,
         "cache_ops": tuple(body.akashic.cache_ops),
+        "drop_message": body.drop_message,
+        "reposition": None if body.reposition is None else tuple(body.reposition),
+        "drop_rule": body.drop_rule,
     }
 
 

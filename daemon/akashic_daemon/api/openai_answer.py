@@ -99,6 +99,8 @@ def _usage(finished: Finished) -> dict[str, Any]:
         "completion_tokens": finished.completion_tokens,
         "total_tokens": finished.prompt_tokens + finished.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": finished.reuse.reused_tokens},
+        "drop_skipped_tokens": finished.reuse.drop_skipped_tokens,
+        "repos_tokens": finished.reuse.reposed_tokens,
     }
 
 

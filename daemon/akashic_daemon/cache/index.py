@@ -114,6 +114,11 @@ class RadixIndex:
         """Return where the sequence's next token stands."""
         return self._tree.tip_of[sequence].next_position
 
+    def next_index(self, sequence: SequenceId) -> int:
+        """Return the trajectory index of the sequence's next token."""
+        tip = self._tree.tip_of[sequence]
+        return tip.indices[1] if tip.is_run else tip.after.next_index
+
     def held_tokens(self, sequence: SequenceId) -> int:
         """Return how many cells a sequence holds."""
         return self._holdings.count(sequence)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from akashic_daemon.types import SequenceId
 
 IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,14 @@ class BatchItem:
     """Consecutive tokens of one sequence: `tokens[i]` stands at position `start + i`.
 
     `start` is past the sequence's last position; a gap needs `Capabilities.tail_gap`, except in an empty sequence.
-    `logits` asks for the logits of the last token only.
+    `logits` asks for the logits of the last token only, `all_logits` for those of every token.
     """
 
     sequence: SequenceId
     tokens: Sequence[int]
     start: int
     logits: bool
+    all_logits: bool = False
 
 
 class SavedCells(Protocol):
@@ -164,3 +166,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
+
+
+class ReadableEngine(Engine, Protocol):
+    """An engine that also hands out what the model says, token by token; for measuring, never for serving."""
+
+    def logits(self, item: int) -> FloatArray:
+        """Return a copy of the logits of batch item number `item` of the last `decode`: [tokens, vocabulary].
+
+        The item must have asked for `all_logits`.
+        """

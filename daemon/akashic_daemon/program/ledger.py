@@ -115,6 +115,10 @@ class Ledger:
         """Return how many of the message's tokens are visible."""
         return sum(p.length for p in self._pieces.get(message, ()))
 
+    def position_ranges(self, message: int) -> Ranges:
+        """Return where the message's visible tokens stand."""
+        return normal((p.position, p.position + p.length) for p in self._pieces.get(message, ()))
+
     def positions(self) -> dict[int, int]:
         """Return path index -> position of everything visible; for tests and pictures."""
         return {p.first + i: p.position + i for ps in self._pieces.values() for p in ps for i in range(p.length)}

@@ -45,7 +45,7 @@ class Compiled:
 
     ops: what was carried out, selectors and rules resolved, each with its `at`. message_at: the message that owns each
     token of the path, as in Prompt; replacements shift it against the layout. skipped_tokens: asked to be dropped, but
-    gone already. repos_tokens: positions changed.
+    gone already. repos_tokens: positions changed. effects: for each of `ops`, how many tokens it took away or moved.
     """
 
     path: Path
@@ -59,6 +59,7 @@ class Compiled:
     replacement_tokens: int
     visible_tokens: int
     next_position: int
+    effects: tuple[int, ...] = ()
 
 
 def compile_ops(
@@ -107,6 +108,7 @@ class _Weaver:
         self._taken = 0
         self._by_rule = False
         self._ops: list[MessageOp] = []
+        self._effects: list[int] = []
         self._notes: dict[str, None] = {}
         self._counts = dict.fromkeys(("dropped", "skipped", "repos", "replaced", "replacement"), 0)
 
@@ -136,6 +138,7 @@ class _Weaver:
             tuple(self._notes),
             visible_tokens=self._ledger.visible_tokens + left,
             next_position=self._ledger.next_position + left,
+            effects=tuple(self._effects),
             **counts,
         )
 
@@ -201,6 +204,7 @@ class _Weaver:
     def _repos(self, op: MessageOp, place: int) -> None:
         self._ops.append(ReposAt(at=place, label=op.label))
         moved = self._ledger.repos()
+        self._effects.append(moved or 0)
         if moved is not None:
             self._emit(Repos(), place)
             self._counts["repos"] += moved
@@ -215,6 +219,7 @@ class _Weaver:
         self._dropped(self._ledger.drop_tokens(ranges, owners), place)
 
     def _dropped(self, gone: Dropped, place: int) -> None:
+        self._effects.append(gone.tokens)
         self._counts["dropped"] += gone.tokens
         self._counts["skipped"] += gone.skipped
         if gone.ranges:
@@ -298,3 +303,4 @@ class _Weaver:
         self._counts["replacement"] += len(tokens)
         self._counts["repos"] += done.moved
         self._ops.append(resolved)
+        self._effects.append(done.dropped)

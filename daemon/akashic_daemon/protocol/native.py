@@ -33,10 +33,19 @@ MissCause = Literal[
     "evicted",
     "tokenization_differs",
     "window_moved",
+    "message_removed",
+    "message_replaced",
+    "message_inserted",
+    "volatile_text",
+    "arguments_reserialised",
+    "tools_reordered",
+    "program_differs",
 ]
 """Why a request couldn't reuse more: nothing like it was computed; its text differs from what was computed; no earlier
 turn shares its start; it was computed and has been evicted; the same text was tokenized otherwise; the prompt's
-start moved because the history outgrew the window."""
+start moved because the history outgrew the window; a message of the history was removed, replaced (its thinking or tool
+output shortened included) or inserted; a line that changes with every request; the same tool arguments, written otherwise;
+the same tools in another order; other cache operations than before."""
 
 
 class Wire(BaseModel):
@@ -60,11 +69,13 @@ class Reuse(Wire):
     """What a request reused and computed, in tokens of its prompt. This is the response's `akashic` block."""
 
     session: str | None = None
+    plan: Literal["program", "plain", "edited"] = "plain"
     reused_tokens: int = 0
     reused_by_tier: dict[str, int] = Field(default_factory=dict)
     computed_tokens: int = 0
     dropped_tokens: int = 0
     reposed_tokens: int = 0
+    drop_skipped_tokens: int = 0
     left_out_messages: int = 0
     left_out_tokens: int = 0
     miss: Miss | None = None

@@ -49,6 +49,9 @@ class _Sampling(BaseModel):
     )
     logit_bias: dict[int, Annotated[float, Field(ge=-1e9, le=1e9)]] | None = None
     user: str | None = None
+    drop_message: dict[str, Any] | None = None
+    reposition: list[int] | None = None
+    drop_rule: dict[str, Any] | None = None
     akashic: AkashicExtension = AkashicExtension()
 
 

@@ -32,6 +32,9 @@ class GenerationInput:
     policy: str | None = None
     edit_reuse: Literal["exact", "drop"] | None = None
     cache_ops: tuple[Mapping[str, Any], ...] = ()
+    drop_message: Mapping[str, Any] | None = None
+    reposition: tuple[int, ...] | None = None
+    drop_rule: Mapping[str, Any] | None = None
     continue_final: bool = False
 
 

@@ -118,6 +118,11 @@ class StepLoop:
             for r in [*self._running, *self._waiting]
         ]
 
+    @property
+    def index(self) -> RadixIndex | None:
+        """The radix index, to be read on the engine thread; None without a model."""
+        return self._index
+
     def evicted_tokens(self) -> int:
         """Return the tokens evicted since the model was loaded."""
         return self._index.evicted_tokens if self._index else 0
@@ -184,18 +189,16 @@ class StepLoop:
                     f"{len(self._waiting)} requests are waiting already", hint="try again, or raise schedule.max_queued"
                 )
             )
-        elif request.visible_tokens + 1 > engine.capabilities.kv_cells:
+        elif min(r.visible_tokens for r in request.routes) + 1 > engine.capabilities.kv_cells:
+            visible = min(r.visible_tokens for r in request.routes)
             request.emit(
                 Overloaded(
-                    f"the prompt's {request.visible_tokens} tokens exceed the {engine.capabilities.kv_cells} KV cells",
+                    f"the prompt's {visible} tokens exceed the {engine.capabilities.kv_cells} KV cells",
                     hint="raise cache.kv_tokens",
                 )
             )
         else:
-            assert self._index is not None
             self._counters.requests_total += 1
-            request.key = self._index.ops.key(request.path)
-            request.prompt_key_length = len(request.key)
             self._waiting.append(request)
 
     def _mark_cancelled(self, request_id: RequestId) -> None:
@@ -236,7 +239,7 @@ class StepLoop:
         most = min(self._settings.max_running, index.sequences_total)
         while self._waiting and len(self._running) < most:
             request = self._waiting[0]
-            request.ahead = index.missing_tokens(request.key)
+            self._choose_route(request, index)
             if request.ahead + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
                 return
             self._waiting.popleft()
@@ -244,6 +247,16 @@ class StepLoop:
                 self._begin(request)
             except AkashicError as error:
                 self._end_badly(request, error)
+
+    def _choose_route(self, request: Request, index: RadixIndex) -> None:
+        """Take the cheapest way, the first of equals; a request that began keeps to its way."""
+        if request.started:
+            request.ahead = index.missing_tokens(request.key)
+            return
+        keys = [index.ops.key(route.path) for route in request.routes]
+        request.costs = [index.missing_tokens(key) for key in keys]
+        best = min(range(len(keys)), key=request.costs.__getitem__)
+        request.route, request.key, request.ahead = request.routes[best], keys[best], request.costs[best]
 
     def _begin(self, request: Request) -> None:
         assert self._index is not None
@@ -255,7 +268,7 @@ class StepLoop:
                 or request.params.frequency_penalty
                 or request.params.presence_penalty
             ):
-                request.sampler.accept(request.path.tokens[-request.params.penalty_last_tokens :])
+                request.sampler.accept(request.route.path.tokens[-request.params.penalty_last_tokens :])
         request.sequence, reached = self._index.start(request.key, len(request.key) - 1)
         request.state = State.PREFILL
         request.admitted_s = time.monotonic()
@@ -264,8 +277,11 @@ class StepLoop:
             return
         request.started = True
         request.timing.queued_s = request.admitted_s - request.created_s
+        request.prompt_key_length = len(request.key)
+        request.take(request.route, request.ahead)
         self._describe_reuse(request)
-        request.reuse.miss = request.explain(sum(1 for value in request.key[:reached] if value >= 0))
+        first = sum(1 for value in request.key[:reached] if value >= 0)
+        request.reuse.miss = request.explain(request.route, first, request.costs)
         request.emit(Started(str(request.id), request.session, request.model, request.prompt_tokens, request.reuse))
 
     def _describe_reuse(self, request: Request) -> None:
@@ -341,10 +357,12 @@ class StepLoop:
         assert self._index is not None
         assert request.sequence is not None
         assert request.sampler is not None
+        first = self._index.next_index(request.sequence)
         self._index.extend(request.sequence, item.tokens)
         if request.state is State.PREFILL:
             if not request.generated:
                 request.computed += len(item.tokens)
+                request.computed_ranges.append((first, first + len(item.tokens)))
             request.ahead = max(0, request.ahead - len(item.tokens))
             if not item.logits:
                 request.emit(Progress(request.prompt_tokens - request.ahead, request.prompt_tokens))
@@ -356,7 +374,7 @@ class StepLoop:
                 self._describe_reuse(request)
                 request.timing.prefill_s = now_s - request.admitted_s
                 self._counters.prompt(request.reuse)
-        request.stored = request.prompt_tokens + len(request.generated)
+        request.stored = len(request.generated)
         token = request.sampler.sample(number)
         self._take(request, token, time.monotonic())
 

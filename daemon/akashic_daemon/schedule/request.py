@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from akashic_daemon.engine.base import Sampler, SamplingParams
 from akashic_daemon.errors import AkashicError
-from akashic_daemon.program.path import Path
+from akashic_daemon.program.route import Route
 from akashic_daemon.protocol.native import Miss, Reuse, Timing
 from akashic_daemon.schedule.events import FinishReason, GenerationEvent
 from akashic_daemon.schedule.text import TextAssembler
@@ -28,21 +28,24 @@ class State(StrEnum):
 Emit = Callable[[GenerationEvent | AkashicError], None]
 """Takes events on the engine thread; an error is the last thing it gets."""
 
-ExplainMiss = Callable[[int], Miss | None]
-"""Given the first prompt token that has to be computed, say why."""
+ExplainMiss = Callable[[Route, int, Sequence[int]], Miss | None]
+"""Given the route taken, its first token that has to be computed, and what each route would have cost: say why."""
 
 
 @dataclass(slots=True)
 class Request:
     """One generation. Owned by the engine thread once submitted.
 
-    path: the prompt with its cache operations. key: the same for the index, with what was generated and computed.
+    routes: the ways to compute the prompt, best liked first; `route` is the one taken, once it is admitted.
+    key: its path for the index, with what was generated and computed. prompt_tokens: of the prompt as it was sent.
     budget_tokens: most tokens to generate.
     """
 
     id: RequestId
     session: str | None
-    path: Path
+    routes: tuple[Route, ...]
+    prompt_tokens: int
+    window_tokens: int
     params: SamplingParams
     budget_tokens: int
     stop: tuple[str, ...]
@@ -51,19 +54,21 @@ class Request:
     reuse: Reuse
     created_s: float
     model: str
-    visible_tokens: int
-    """Tokens of the prompt that are visible at its end."""
+    route: Route = field(init=False)
     state: State = State.QUEUED
     sequence: SequenceId | None = None
     sampler: Sampler | None = None
     key: array[int] = field(default_factory=lambda: array("i"))
     prompt_key_length: int = 0
+    costs: list[int] = field(default_factory=list)
     computed: int = 0
     """Tokens that this request computed itself, before its first answer token."""
     ahead: int = 0
     """Tokens of the prompt that it still has to compute, as far as known."""
     stored: int = 0
-    """Tokens of prompt + generated that stand in the cache."""
+    """Answer tokens that stand in the cache."""
+    computed_ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Which tokens of the route's path were computed for it, by index."""
     generated: list[int] = field(default_factory=list)
     pending: int | None = None
     """The sampled token that the next step computes."""
@@ -77,8 +82,12 @@ class Request:
 
     def __post_init__(self) -> None:
         self.assembler = TextAssembler(self.stop)
+        self.route = self.routes[0]
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, dropped ones included."""
-        return len(self.path.tokens)
+    def take(self, route: Route, computing: int) -> None:
+        """Go this way; `computing` is how many tokens of it aren't cached."""
+        self.route, self.ahead = route, computing
+        self.reuse.plan = route.kind
+        self.reuse.dropped_tokens = route.dropped_tokens
+        self.reuse.notes = [*self.reuse.notes, *route.notes]
+        self.budget_tokens = min(self.budget_tokens, self.window_tokens - route.next_position)

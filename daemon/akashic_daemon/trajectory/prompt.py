@@ -8,9 +8,10 @@ if they spell its text with this model: they may have been sampled by another on
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from akashic_daemon.trajectory.message import Message, Role, chain_all
@@ -104,6 +105,28 @@ class PromptBuilder:
         left_tokens = sum(len(self._text_tokens(m.content)) for m in left[-2000:])
         owners = array("i", [o if o < head else o + first - head for o in prompt.message_at])
         return Prompt(prompt.tokens, owners, prompt.notes, first, len(left), left_tokens)
+
+    def replaced(
+        self, messages: Sequence[Message], index: int, text: str, *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> array[int]:
+        """Return the tokens of message `index` if its content were `text`, role marks included."""
+        changed = [*messages[:index], replace(messages[index], content=text, thinking=None), *messages[index + 1 :]]
+        prompt = self.build(changed, tools=tools, add_generation_prompt=False)
+        first, end = bisect_left(prompt.message_at, index), bisect_right(prompt.message_at, index)
+        return prompt.tokens[first:end]
+
+    @property
+    def bos_tokens(self) -> int:
+        """How many tokens stand before the template's text."""
+        return len(self._bos)
+
+    def text(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return a conversation's text without a generation prompt."""
+        return self._template.render(messages, tools=tools, add_generation_prompt=False)
+
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has by itself."""
+        return len(self._text_tokens(text))
 
     def forget_texts(self) -> None:
         """Drop every text that is kept to save work. A build that is running goes on with fresh memories."""

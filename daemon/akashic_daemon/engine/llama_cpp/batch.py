@@ -50,8 +50,8 @@ class NumpyBatch:
             self._token[at:end] = item.tokens
             self._position[at:end] = np.arange(item.start, item.start + count, dtype=np.int32)
             self._sequence[at:end] = item.sequence
-            self._logits[at:end] = 0
-            self._logits[end - 1] = item.logits
+            self._logits[at:end] = item.all_logits
+            self._logits[end - 1] |= item.logits
             self.rows.append(end - 1)
             at = end
         self.native.n_tokens = at

@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
+import numpy as np
 
-from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, Sampler, SamplingParams, SavedCells
+from akashic_daemon.engine.base import (
+    BatchItem,
+    Capabilities,
+    FloatArray,
+    ModelInfo,
+    Sampler,
+    SamplingParams,
+    SavedCells,
+)
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, kv_shape_of
@@ -353,6 +362,18 @@ class LlamaCppEngine:
     def sampler(self, params: SamplingParams) -> Sampler:
         """Return a new sampler."""
         return LlamaSampler(self._context, self._vocabulary, params, lambda item: self._batch.rows[item])
+
+    def logits(self, item: int) -> FloatArray:
+        """Return a copy of the logits of item number `item` of the last `decode`, which asked for all of them."""
+        end = self._batch.rows[item] + 1
+        first = self._batch.rows[item - 1] + 1 if item else 0
+        out = np.empty((end - first, self._info.vocabulary_size), np.float32)
+        for row in range(first, end):
+            found = llama_cpp.llama_get_logits_ith(self._context, row)
+            if not found:
+                raise EngineError(f"reading the logits of batch row {row}: the batch didn't ask for them")
+            out[row - first] = np.ctypeslib.as_array(found, shape=(out.shape[1],))
+        return out
 
     def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
         """Let `target` hold the cells of `source` at positions start <= p < end too. No bytes move."""

@@ -1,0 +1,176 @@
+"""From a request to the ways in which its prompt may be computed: programs, policies, edited histories.
+
+Lays the prompt out, weaves in what the request, its session's program and its policy ask for, and offers what fits the
+window as routes; the step loop takes the cheapest when it admits the request. Pure CPU work; runs off the event loop.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from akashic_daemon.engine.base import Capabilities, ModelInfo
+from akashic_daemon.errors import PromptTooLong, Unsupported
+from akashic_daemon.program.align import Aligned, Edit, Entry, Trace, align, entries_of
+from akashic_daemon.program.layout import Layout
+from akashic_daemon.program.message_ops import MessageOp, ReplaceMessage, ReplaceSelected, ReposAt
+from akashic_daemon.program.path import Path
+from akashic_daemon.program.policy import Policy
+from akashic_daemon.program.route import Route
+from akashic_daemon.program.weave import Compiled, compile_ops
+from akashic_daemon.traces import Known, Meaning, Traces
+from akashic_daemon.trajectory.message import Message
+from akashic_daemon.trajectory.prompt import Prompt
+
+_ANSWER_TOKENS = 256
+"""Room kept for an answer of unknown length when positions are near the window's end."""
+_WHY = {
+    "volatile_text": "what always changes (cache.volatile_text) differs; the older text was kept",
+    "arguments_reserialised": "the same tool arguments, written otherwise; the older text was kept",
+    "tokenized_otherwise": "the same text, tokenized otherwise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request says about its context. drop_edits: `edit_reuse=drop`; exact: never anything but exact text."""
+
+    messages: tuple[Message, ...]
+    prompt: Prompt
+    tools: tuple[Mapping[str, Any], ...] = ()
+    ops: tuple[MessageOp, ...] = ()
+    policy: Policy | None = None
+    policy_since: int = 0
+    drop_edits: bool = False
+    exact: bool = False
+    session: str | None = None
+    max_tokens: int | None = None
+    notes: tuple[str, ...] = ()
+    render: Callable[[int, str], Sequence[int]] | None = None
+    head_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Routes, best liked first.
+
+    compiled: what operations did, None without any. edited: an alignment, also when it isn't offered as a route; `near`
+    is the trace that it continues.
+    """
+
+    routes: tuple[Route, ...]
+    target: tuple[Entry, ...]
+    compiled: Compiled | None = None
+    edited: Aligned | None = None
+    near: Known | None = None
+    notes: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = field(default=())
+
+
+class ContextPlanner:
+    """Plans for one loaded model."""
+
+    def __init__(self, model: ModelInfo, capabilities: Capabilities, traces: Traces, meaning: Meaning) -> None:
+        self._model = model
+        self._capabilities = capabilities
+        self._traces = traces
+        self._meaning = meaning
+
+    def plan(self, ask: Ask) -> Planned:
+        """Return the routes. Raises PromptTooLong when no way fits the window, Unsupported and BadRequest of programs."""
+        compiled = self._compile(ask)
+        if compiled is None:
+            target = entries_of(Path(ask.prompt.tokens), ask.prompt.message_at)
+        else:
+            target = entries_of(compiled.path, compiled.message_at)
+        routes = []
+        if compiled is not None and not ask.exact:
+            routes.append(Route.of("program", compiled.path, compiled.message_at, compiled.notes))
+        plain = _plain(target, compiled is not None and bool(compiled.path.ops))
+        edited, near = self._edited(ask, target)
+        routes.append(plain)
+        offered = ask.drop_edits or (compiled is not None and not ask.exact)
+        if edited is not None and offered and edited.path.ops:
+            routes.append(Route.of("edited", edited.path, edited.owners, self._told(edited), edited.edits))
+        window = self._model.window_tokens
+        fitting = [r for r in routes if r.next_position < window]
+        if not fitting:
+            shortest = min(r.next_position for r in routes)
+            raise PromptTooLong(
+                f"the prompt has {shortest} tokens and the window {window}, answer included",
+                hint="shorten the history, or load a model with a longer window",
+                n_prompt_tokens=shortest,
+                n_ctx=window,
+            )
+        return Planned(
+            tuple(fitting), target, compiled, edited, near, ask.notes, () if edited is None else edited.edits
+        )
+
+    def _compile(self, ask: Ask) -> Compiled | None:
+        if not ask.ops and ask.policy is None:
+            return None
+        rules = ask.policy.bound(self._model.window_tokens) if ask.policy is not None else None
+        if not ask.ops and rules is None:
+            return None
+        self._require(ask)
+        layout = Layout.of(ask.messages, ask.prompt, head_tokens=ask.head_tokens)
+        return compile_ops(layout, ask.ops, rules=rules, since=ask.policy_since, render=ask.render)
+
+    def _require(self, ask: Ask) -> None:
+        wanted = ["drop"]
+        if any(isinstance(op, ReposAt) for op in ask.ops):
+            wanted.append("repos")
+        if any(isinstance(op, ReplaceMessage | ReplaceSelected) for op in ask.ops):
+            wanted.append("range_export")
+        for name in wanted:
+            if not getattr(self._capabilities, name):
+                raise Unsupported(
+                    f"the model {self._model.name} can't {name} KV: {self._capabilities.why_not.get(name, 'unknown')}",
+                    hint="leave cache programs and policies out, or load another model; `akashic model show` lists both",
+                )
+
+    def _edited(self, ask: Ask, target: tuple[Entry, ...]) -> tuple[Aligned | None, Known | None]:
+        """Return the alignment with the trace that leaves the least to compute."""
+        if not self._capabilities.drop or not self._capabilities.tail_gap:
+            return None, None
+        best: tuple[Aligned, Known] | None = None
+        for known in self._traces.alike(self._model.name, ask.session, target):
+            found = align(
+                known.trace,
+                target,
+                same=self._meaning.between(known.messages, ask.messages),
+                reserve_tokens=ask.max_tokens or _ANSWER_TOKENS,
+                position_limit=self._model.window_tokens,
+                may_move=self._capabilities.repos,
+            )
+            if found is not None and (best is None or found.computed_tokens < best[0].computed_tokens):
+                best = found, known
+        return (None, None) if best is None else best
+
+    def _told(self, edited: Aligned) -> tuple[str, ...]:
+        counts: dict[str, int] = {}
+        for edit in edited.edits:
+            counts[edit.kind] = counts.get(edit.kind, 0) + 1
+        notes = [f"{count} messages: {_WHY[kind]}" for kind, count in counts.items() if kind in _WHY]
+        done = ", ".join(f"{count} {kind}" for kind, count in counts.items() if kind not in _WHY)
+        if done:
+            notes.append(f"edits of history became cache operations: {done}; later KV has still seen the older text")
+        return tuple(notes)
+
+
+def _plain(target: Sequence[Entry], pruned: bool) -> Route:
+    tokens, owners = array("i"), array("i")
+    for entry in target:
+        tokens.extend(entry.tokens)
+        owners.extend([entry.owner] * len(entry.tokens))
+    notes = ("the pruned text was computed, which was cheaper than computing all and dropping",) if pruned else ()
+    return Route("plain", Path(tokens), owners, len(tokens), len(tokens), notes)
+
+
+def trace_of(route: Route, answer: Sequence[int], messages: int) -> Trace:
+    """Return what stands computed after an answer to a prompt of so many messages."""
+    path = route.path.then(answer)
+    owners = route.owners + array("i", [messages] * len(answer))
+    return Trace(path, entries_of(path, owners), open_tail=True)

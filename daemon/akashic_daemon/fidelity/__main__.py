@@ -1,0 +1,106 @@
+"""`python -m akashic_daemon.fidelity`: measure, and tell on stdout how it goes, a JSON object a line.
+
+Lines: {"model", "turns"} at the start, {"turn"}, {"note"} and {"run"} meanwhile, {"result"} or {"error"} at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from akashic_daemon.config import Settings, load
+from akashic_daemon.engine.host import KnownModel, embedded_model, find_model
+from akashic_daemon.errors import AkashicError, UsageError
+from akashic_daemon.fidelity.score import Scorer
+from akashic_daemon.fidelity.turns import read_runs
+from akashic_daemon.fidelity.variants import variants_of
+from akashic_daemon.paths import find_paths
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure as the arguments say; return the exit code."""
+    parser = argparse.ArgumentParser(prog="akashic_daemon.fidelity", description=__doc__)
+    parser.add_argument("transcripts", nargs="+", type=Path)
+    parser.add_argument("--model")
+    parser.add_argument("--keep", type=int, nargs="+", default=[12, 4, 1])
+    options = parser.parse_args(argv)
+    try:
+        tell({"result": measure(options.transcripts, options.model, tuple(options.keep))})
+    except AkashicError as error:
+        tell({"error": error.to_wire()})
+        return error.exit_code
+    return 0
+
+
+def tell(news: dict[str, Any]) -> None:
+    """Print one line for whoever started this process."""
+    print(json.dumps(news, ensure_ascii=False), flush=True)
+
+
+def measure(transcripts: list[Path], model: str | None, keeps: tuple[int, ...]) -> dict[str, Any]:
+    """Return the figures of all runs in these files. Raises AkashicError."""
+    if any(keep < 0 for keep in keeps) or len(set(keeps)) != len(keeps):
+        raise UsageError(f"reading --keep {keeps}: the numbers must differ and not be negative")
+    runs = [run for path in transcripts for run in read_runs(path)]
+    settings = load(find_paths().config_file)
+    known = _find(model, settings)
+    tell({"model": known.name, "turns": sum(len(run.answers) for run in runs)})
+    return _score(known, settings, runs, keeps)
+
+
+def _score(known: KnownModel, settings: Settings, runs: list[Any], keeps: tuple[int, ...]) -> dict[str, Any]:
+    from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
+
+    config = settings.config
+    options = LlamaCppOptions(
+        name=known.name,
+        path=known.path,
+        window_tokens=config.model.window_tokens,
+        kv_tokens=config.cache.kv_tokens,
+        kv_type=config.model.kv_type,
+        max_sequences=4 * len(variants_of(keeps)),
+        gpu_layers=config.model.gpu_layers,
+        flash_attention=config.model.flash_attention,
+        threads=config.schedule.threads,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    engine = LlamaCppEngine(options)
+    try:
+        for warning in engine.warnings:
+            tell({"note": warning})
+        return Scorer(engine, keeps, tell).score(runs)
+    finally:
+        engine.close()
+
+
+def _find(name: str | None, settings: Settings) -> KnownModel:
+    """Return the model of a file, the registered one of that name, or the default one."""
+    if name is not None and Path(name).is_file():
+        path = Path(name).absolute()
+        return KnownModel(path.stem, path, path.stat().st_size)
+    own = embedded_model()
+    known = {} if own is None else {own.name: own}
+    default = settings.config.model.default
+    database = find_paths().database
+    if database.exists() and (name is None or name not in known):
+        from akashic_daemon.store.database import open_database
+        from akashic_daemon.store.models import ModelRegistry
+
+        store = open_database(database)
+        try:
+            rows = ModelRegistry(store).all()
+        finally:
+            store.close()
+        known |= {row.name: KnownModel(row.name, Path(row.path), row.size_bytes) for row in rows}
+        if settings.origin["model.default"] == "default":
+            default = next((row.name for row in rows if row.is_default), default)
+    return find_model(known, default if name is None else name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

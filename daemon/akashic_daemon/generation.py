@@ -1,0 +1,388 @@
+"""Running a request for text: its prompt and context are planned, the step loop answers, and what came of it is kept.
+
+Everything here is async and runs on the event loop; planning runs on a worker thread, computing on the engine thread.
+Keeps invariant 5 together with `context_planner` and `cache.explain`: what was left out, dropped or computed is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from array import array
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from akashic_daemon.cache.explain import Before, explain_miss, fates
+from akashic_daemon.config import Config
+from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, trace_of
+from akashic_daemon.engine.base import Engine
+from akashic_daemon.engine.host import ModelHost
+from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
+from akashic_daemon.model_service import ModelService
+from akashic_daemon.program.layout import preamble
+from akashic_daemon.program.path import Path
+from akashic_daemon.program.route import Route
+from akashic_daemon.program.wire import Asked, from_request
+from akashic_daemon.protocol import native
+from akashic_daemon.protocol.context import ExplainedSegment, Explanation
+from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput
+from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.schedule.request import Request
+from akashic_daemon.session_service import SessionService
+from akashic_daemon.store.programs import SessionProgram
+from akashic_daemon.traces import Known, Meaning, Traces
+from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.trajectory.prompt import Prompt
+from akashic_daemon.types import RequestId
+
+_LABEL_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request, planned: what is sent to the loop and what is needed to keep its outcome."""
+
+    request: GenerationInput
+    session: str | None
+    planned: Planned
+    prompt: Prompt | None
+    before: Before | None
+    window_moved: bool
+    notes: tuple[str, ...]
+
+
+class Generation:
+    """Answers requests with the loaded model."""
+
+    def __init__(
+        self, config: Config, loop: StepLoop, host: ModelHost, models: ModelService, sessions: SessionService
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._host = host
+        self._models = models
+        self._sessions = sessions
+        self._book = sessions.book
+        self._meaning = Meaning(config.cache.volatile_text)
+        self._ids = itertools.count(1)
+        self.traces = Traces()
+
+    async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
+        """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
+        engine = await self._host.acquire(await self._models.resolve(request.model))
+        try:
+            turn = await self._plan(engine, request, self._config.cache.policy)
+            async with aclosing(self._run(engine, turn)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await self._host.release()
+
+    async def continue_session(
+        self, request: GenerationInput, window_start: int
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        """Answer in a stored session whose history may be longer than the window; the newest turns are shown then."""
+        engine = await self._host.acquire(await self._models.resolve(request.model))
+        try:
+            turn = await self._plan(engine, request, self._config.chat.policy, window_start=window_start)
+            async with aclosing(self._run(engine, turn)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await self._host.release()
+
+    async def count_tokens(self, request: GenerationInput) -> int:
+        """Return the exact number of prompt tokens of a request."""
+        engine = await self._host.acquire(await self._models.resolve(request.model))
+        try:
+            if request.messages is None:
+                return len(_as_text(engine, request.text or ""))
+            prompt = await asyncio.to_thread(
+                self._host.builder.build, request.messages, tools=request.tools, recall=self._book.recall
+            )
+            return len(prompt.tokens)
+        finally:
+            await self._host.release()
+
+    # -- planning ----------------------------------------------------------------------------------------------
+
+    async def _plan(
+        self, engine: Engine, request: GenerationInput, default_policy: str, *, window_start: int | None = None
+    ) -> _Turn:
+        if request.messages is None:
+            return _text_turn(engine, request)
+        if not request.messages:
+            raise BadRequest("messages is empty", hint="send at least one message")
+        session = request.session or await self._book.find(request.messages)
+        await self._book.load_sampled(request.messages)
+        program = await self._sessions.program(session)
+        asked = self._asked(request, session, program, default_policy)
+        known = self.traces.of_session(session)
+        tools, reordered = _tools_as_before(request, known, self._drops_edits(request))
+        messages = request.messages
+        request = replace(request, tools=tools)
+        prompt = await asyncio.to_thread(self._prompt, engine, request, asked, window_start)
+        moved = window_start is not None and prompt.first_message > window_start and prompt.left_out_messages > 0
+        if moved and session is not None:
+            await self._sessions.set_window_start(session, prompt.first_message)
+        ask = self._ask(request, prompt, asked, session, program)
+        planner = ContextPlanner(engine.model, engine.capabilities, self.traces, self._meaning)
+        planned = await asyncio.to_thread(planner.plan, ask)
+        if session is None:
+            session = _session_of(planned) or self._book.new_name()
+        near = planned.near or known
+        before = None
+        if near is not None:
+            editable = planned.edited.computed_tokens if planned.edited is not None else None
+            before = Before(near.trace, planned.edits, editable, reordered)
+        note = ("the tools came in another order; the earlier one was kept",) if reordered and tools else ()
+        self._book.remember_places(session, asked.ops, messages)
+        return _Turn(replace(request, session=session), session, planned, prompt, before, moved, (*asked.notes, *note))
+
+    def _drops_edits(self, request: GenerationInput) -> bool:
+        return (request.edit_reuse or self._config.cache.edit_reuse) == "drop"
+
+    def _asked(
+        self, request: GenerationInput, session: str | None, program: SessionProgram | None, default_policy: str
+    ) -> Asked:
+        assert request.messages is not None
+        stored = program.policy if program is not None else None
+        policy = request.policy or (None if request.drop_rule else stored or default_policy)
+        asked = from_request(
+            message_count=len(request.messages),
+            cache_ops=request.cache_ops,
+            policy=policy,
+            drop_message=request.drop_message,
+            reposition=request.reposition,
+            drop_rule=request.drop_rule,
+            find=self._sessions.find_policy,
+        )
+        own = program.ops if program is not None else ()
+        placed = self._book.with_places(session, asked.ops)
+        return Asked((*own, *placed), asked.policy, asked.notes)
+
+    def _prompt(self, engine: Engine, request: GenerationInput, asked: Asked, window_start: int | None) -> Prompt:
+        assert request.messages is not None
+        builder, recall = self._host.builder, self._book.recall
+        if window_start is None:
+            return builder.build(request.messages, tools=request.tools, recall=recall)
+        window = engine.model.window_tokens
+        limit = max(window - (request.max_tokens or 0), window // 2)
+        if asked.ops or (asked.policy is not None and asked.policy.rules):
+            whole = self._whole_if_it_fits(engine, request, asked, limit)
+            if whole is not None:
+                return whole
+        return builder.fit(request.messages, limit_tokens=limit, first_message=window_start, recall=recall)
+
+    def _whole_if_it_fits(self, engine: Engine, request: GenerationInput, asked: Asked, limit: int) -> Prompt | None:
+        """Return the whole history when its program leaves no more visible than fits; None when it doesn't."""
+        assert request.messages is not None
+        if sum(len(m.content) for m in request.messages) > limit * 64:
+            return None
+        prompt = self._host.builder.build(request.messages, tools=request.tools, recall=self._book.recall)
+        planner = ContextPlanner(engine.model, engine.capabilities, Traces(), self._meaning)
+        try:
+            planned = planner.plan(self._ask(request, prompt, asked, None, None))
+        except PromptTooLong:
+            return None
+        return prompt if min(r.visible_tokens for r in planned.routes) <= limit else None
+
+    def _ask(
+        self,
+        request: GenerationInput,
+        prompt: Prompt,
+        asked: Asked,
+        session: str | None,
+        program: SessionProgram | None,
+    ) -> Ask:
+        assert request.messages is not None
+        messages, tools = request.messages, request.tools
+        builder = self._host.builder
+        head = builder.bos_tokens
+        if (asked.ops or asked.policy) and messages[0].role is Role.USER:
+            head += builder.count(preamble(lambda shown: builder.text(shown, tools=tools), messages[0]))
+        return Ask(
+            messages=messages,
+            prompt=prompt,
+            tools=tools,
+            ops=asked.ops,
+            policy=asked.policy,
+            policy_since=program.policy_since if program is not None and program.policy else 0,
+            drop_edits=self._drops_edits(request),
+            exact=request.edit_reuse == "exact" and bool(asked.ops),
+            session=session,
+            max_tokens=request.max_tokens,
+            notes=asked.notes,
+            render=lambda index, text: builder.replaced(messages, index, text, tools=tools),
+            head_tokens=head,
+        )
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    async def _run(self, engine: Engine, turn: _Turn) -> AsyncGenerator[GenerationEvent, None]:
+        job, events = self._make_request(engine, turn)
+        self._loop.submit(job)
+        ended = False
+        try:
+            while not ended:
+                event = await events.get()
+                ended = isinstance(event, Finished | AkashicError)
+                if isinstance(event, AkashicError):
+                    raise event
+                if isinstance(event, Finished):
+                    await self._record(engine, turn, job, event)
+                yield event
+        finally:
+            if not ended:
+                self._loop.cancel(job.id)
+                await asyncio.shield(self._keep_cancelled(engine, turn, job, events))
+
+    async def _keep_cancelled(
+        self, engine: Engine, turn: _Turn, job: Request, events: asyncio.Queue[GenerationEvent | AkashicError]
+    ) -> None:
+        """Wait until a cancelled request has ended, and store what it had said."""
+        while True:
+            event = await events.get()
+            if isinstance(event, AkashicError):
+                return
+            if isinstance(event, Finished):
+                await self._record(engine, turn, job, event)
+                return
+
+    async def _record(self, engine: Engine, turn: _Turn, job: Request, finished: Finished) -> None:
+        messages, session = turn.request.messages, turn.session
+        if session is None or messages is None:
+            return
+        answered = job.generated[: job.stored + 1]
+        if job.started:
+            trace = trace_of(job.route, answered, len(messages))
+            self.traces.remember(Known(session, engine.model.name, trace, messages, turn.request.tools))
+        answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
+        sampled = [t for t in job.generated if not engine.is_end(t)]
+        exact = b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
+        await self._book.record(session, messages, answer, sampled if exact else [], origin="api")
+        if job.started:
+            await self._sessions.add_explanation(session, _explanation(turn, job, finished))
+
+    def _make_request(
+        self, engine: Engine, turn: _Turn
+    ) -> tuple[Request, asyncio.Queue[GenerationEvent | AkashicError]]:
+        events: asyncio.Queue[GenerationEvent | AkashicError] = asyncio.Queue()
+        running = asyncio.get_running_loop()
+        request, planned, prompt = turn.request, turn.planned, turn.prompt
+        window = engine.model.window_tokens
+        prompt_tokens = len(planned.routes[0].path.tokens) if prompt is None else len(prompt.tokens)
+        if prompt_tokens == 0:
+            raise BadRequest("the prompt is empty", hint="send at least one character or message")
+
+        def emit(event: GenerationEvent | AkashicError) -> None:
+            running.call_soon_threadsafe(events.put_nowait, event)
+
+        def to_text(ids: Sequence[int]) -> str:
+            return b"".join(map(engine.token_bytes, ids)).decode("utf-8", "replace")
+
+        def explain(route: Route, first: int, costs: Sequence[int]) -> native.Miss | None:
+            return explain_miss(
+                route, first, turn.before, prompt_tokens=prompt_tokens, window_moved=turn.window_moved, to_text=to_text
+            )
+
+        compiled = planned.compiled
+        job = Request(
+            id=RequestId(f"req-{os.getpid():x}-{next(self._ids)}"),
+            session=turn.session,
+            routes=planned.routes,
+            prompt_tokens=prompt_tokens,
+            window_tokens=window,
+            params=request.sampling,
+            budget_tokens=request.max_tokens or window,
+            stop=request.stop,
+            emit=emit,
+            explain=explain,
+            reuse=native.Reuse(
+                session=turn.session,
+                left_out_messages=0 if prompt is None else prompt.left_out_messages,
+                left_out_tokens=0 if prompt is None else prompt.left_out_tokens,
+                drop_skipped_tokens=0 if compiled is None else compiled.skipped_tokens,
+                notes=[*(() if prompt is None else prompt.notes), *turn.notes],
+            ),
+            created_s=time.monotonic(),
+            model=engine.model.name,
+        )
+        return job, events
+
+
+def _as_text(engine: Engine, text: str) -> array[int]:
+    tokens = array("i", engine.tokenize(text, special=True))
+    info = engine.model
+    if info.add_bos and info.bos:
+        bos = array("i", engine.tokenize(info.bos, special=True))
+        return tokens if tokens[: len(bos)] == bos else bos + tokens
+    return tokens
+
+
+def _text_turn(engine: Engine, request: GenerationInput) -> _Turn:
+    """Plan a completion of bare text, which has neither messages nor a session's history."""
+    tokens = _as_text(engine, request.text or "")
+    window = engine.model.window_tokens
+    if len(tokens) >= window:
+        raise PromptTooLong(
+            f"the prompt has {len(tokens)} tokens and the window {window}, answer included",
+            hint="shorten it, or load a model with a longer window",
+            n_prompt_tokens=len(tokens),
+            n_ctx=window,
+        )
+    route = Route.of("plain", Path(tokens), array("i", [0] * len(tokens)))
+    return _Turn(request, request.session, Planned((route,), ()), None, None, False, ())
+
+
+def _tools_as_before(
+    request: GenerationInput, known: Known | None, keep_order: bool
+) -> tuple[tuple[Mapping[str, Any], ...], bool]:
+    """Return the tools, in the order of the session's last prompt if they are the same ones and edits may be kept."""
+    if known is None or known.tools == request.tools or len(known.tools) != len(request.tools):
+        return request.tools, False
+    if sorted(map(repr, known.tools)) != sorted(map(repr, request.tools)):
+        return request.tools, False
+    return (known.tools if keep_order else request.tools), True
+
+
+def _session_of(planned: Planned) -> str | None:
+    """Return the session whose history the prompt edits, if it is mostly the same."""
+    if planned.near is None or planned.edited is None:
+        return None
+    total = planned.edited.kept_tokens + planned.edited.computed_tokens
+    same = planned.edited.kept_tokens * 2 > total and len(planned.near.messages) > 2
+    return planned.near.session if same else None
+
+
+def _explanation(turn: _Turn, job: Request, finished: Finished) -> Explanation:
+    messages = turn.request.messages or ()
+    segments = []
+    for fate in fates(job.route, job.computed_ranges):
+        message = messages[fate.message] if fate.message is not None and fate.message < len(messages) else None
+        segments.append(
+            ExplainedSegment(
+                message=fate.message if message is not None else None,
+                role=message.role.value if message is not None else ("gone" if fate.message is None else "answer"),
+                label=" ".join((message.content if message is not None else "").split())[:_LABEL_CHARS],
+                tokens=fate.tokens, reused=fate.reused, moved=fate.moved, dropped=fate.dropped, computed=fate.computed,
+            )
+        )  # fmt: skip
+    return Explanation(
+        session=turn.session or "",
+        at_s=time.time(),
+        model=job.model,
+        plan=job.route.kind,
+        prompt_tokens=finished.prompt_tokens,
+        computed_tokens=finished.reuse.computed_tokens,
+        reused_tokens=finished.reuse.reused_tokens,
+        dropped_tokens=finished.reuse.dropped_tokens,
+        reposed_tokens=finished.reuse.reposed_tokens,
+        miss=finished.reuse.miss,
+        notes=finished.reuse.notes,
+        segments=segments,
+    )
