@@ -87,7 +87,8 @@ class PolicyShelf:
             raise BadRequest(f"reading the policy {path}: {error.message}", hint=error.hint) from error
         if policy.name != name:
             raise BadRequest(
-                f"reading the policy {path}: it calls itself {policy.name!r}", hint=f"name the file {policy.name}{_SUFFIX}"
+                f"reading the policy {path}: it calls itself {policy.name!r}",
+                hint=f"name the file {policy.name}{_SUFFIX}",
             )
         self._read[name] = _Read(mtime_ns, policy)
         return policy

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from akashic_daemon import __version__
 from akashic_daemon.config import Settings
+from akashic_daemon.context_service import ContextService, Parts
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.host import (
     EngineFactory,
@@ -26,6 +27,7 @@ from akashic_daemon.errors import AkashicError
 from akashic_daemon.generation import Generation
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
+from akashic_daemon.policies import PolicyShelf
 from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.schedule.counters import Counters
@@ -73,6 +75,8 @@ class Service:
         self.models = ModelService(self.settings, registry, self._thread, self._host)
         self.sessions = SessionService(store, ProgramStore(self._database), self._thread)
         self.generation = Generation(self._config, self._loop, self._host, self.models, self.sessions)
+        self.context = ContextService(self._context_parts(store))
+        self.sessions.find_policy = self.context.parts.shelf.find
         self._loop.start()
         self._loading = asyncio.create_task(self._load_default())
 
@@ -252,6 +256,43 @@ class Service:
     async def remove_model(self, name: str) -> native.RemovedModel:
         """Forget a registration; the file stays."""
         return await self.models.remove(name)
+
+    # -- the context of sessions -------------------------------------------------------------------------------
+
+    def _context_parts(self, store: SessionStore) -> Parts:
+        assert self._database is not None
+        return Parts(
+            config=self._config,
+            host=self._host,
+            models=self.models,
+            book=self.sessions.book,
+            store=store,
+            programs=ProgramStore(self._database),
+            thread=self._thread,
+            shelf=PolicyShelf(self.paths),
+            index=lambda: self._loop.index,
+            generate=self.continue_turn,
+            remove=self.remove_session,
+            forget=self._forget_name,
+        )
+
+    def _forget_name(self, session: str) -> None:
+        self.sessions.book.forget(session)
+        self.generation.traces.forget(session)
+
+    async def continue_turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
+        """Let the model answer at the end of a stored session, which keeps the answer. Raises NotFound."""
+        messages = await self.sessions.export_session(session)
+        window_start = await self.sessions.window_start(session)
+        chat = self._config.chat
+        generation = GenerationInput(
+            messages=tuple(messages), sampling=_turn_sampling(request, chat.temperature),
+            max_tokens=request.max_tokens or chat.max_tokens, stop=tuple(request.stop), model=request.model,
+            session=session, policy=request.policy, edit_reuse=request.edit_reuse,
+        )  # fmt: skip
+        async with aclosing(self.generation.continue_session(generation, window_start)) as events:
+            async for event in events:
+                yield _as_turn_event(event, session)
 
 
 def _turn_sampling(request: native.TurnRequest, temperature: float) -> SamplingParams:

@@ -68,6 +68,11 @@ class SessionService:
         """Undo `begin_turn` for a turn that never began: the session holds `messages` again."""
         await self._thread.run(lambda: self._store.set_history(session, messages))
 
+    async def window_start(self, session: str) -> int:
+        """Return where the session's prompt began last time. Raises NotFound."""
+        row = await self._thread.run(lambda: self._store.get(session))
+        return row.window_start_message or 0
+
     async def set_window_start(self, session: str, message: int) -> None:
         """Remember where the prompt begins, so that the next turn's prefix is the same."""
         await self._thread.run(lambda: self._store.set_window_start(session, message))

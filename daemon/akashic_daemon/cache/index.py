@@ -82,6 +82,11 @@ class RadixIndex:
         return len(self._tree.tip_of) + self._operations.scratches
 
     @property
+    def running(self) -> frozenset[SequenceId]:
+        """The sequences of requests that run."""
+        return frozenset(self._tree.runners)
+
+    @property
     def evicted_tokens(self) -> int:
         """Cells evicted so far."""
         return self._reclaimer.evicted_tokens

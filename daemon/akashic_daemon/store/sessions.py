@@ -20,7 +20,7 @@ from akashic_daemon.store.tree import Node, StoredMessage
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.types import SESSION_NAME_PATTERN, ChainDigest, Clock
 
-__all__ = ["SessionRow", "SessionStore", "StoredMessage"]
+__all__ = ["SessionRow", "SessionStore", "StoredMessage", "check_name"]
 
 _NAME = re.compile(SESSION_NAME_PATTERN)
 _TITLE_CHARS = 80
@@ -71,7 +71,7 @@ class SessionStore:
 
     def ensure(self, name: str, *, origin: str) -> SessionRow:
         """Return the session, making it when it is new."""
-        _check_name(name)
+        check_name(name)
         with self._database.transaction() as c:
             rows = _named(c, name)
             return rows[0] if rows else self._create(c, name, origin=origin, title="")
@@ -83,7 +83,7 @@ class SessionStore:
 
     def rename(self, name: str, new_name: str) -> SessionRow:
         """Give a session another name; its forks name it by that. Raises NotFound, Conflict, BadRequest."""
-        _check_name(new_name)
+        check_name(new_name)
         with self._database.transaction() as c:
             _get(c, name)
             if new_name != name:
@@ -220,7 +220,7 @@ class SessionStore:
     def _create(self, c: sqlite3.Connection, name: str | None, *, origin: str, title: str) -> SessionRow:
         if name is None:
             name = _free_name(c, origin)
-        _check_name(name)
+        check_name(name)
         _refuse_taken(c, name)
         now_s = self._clock.now_s()
         c.execute(
@@ -279,7 +279,8 @@ def _first(c: sqlite3.Connection, name: str, head: Node, message_count: int) -> 
     return tree.node_on_path(c, head, message_count - 1)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise BadRequest when it can't name a session."""
     if not _NAME.fullmatch(name):
         raise BadRequest(
             f"{name!r} can't name a session", hint="use letters, digits and - _ . : (at most 128, not . or .. alone)"
