@@ -1,6 +1,6 @@
 """`python -m akashic_daemon.fidelity`: measure, and tell on stdout how it goes, a JSON object a line.
 
-Lines: {"model", "turns"} at the start, {"turn"}, {"note"} and {"run"} meanwhile, {"result"} or {"error"} at the end.
+Lines: {"model", "turns"} at the start, {"turn"} as often as `turns` says at most, {"note"} and {"run"} meanwhile, {"result"} or {"error"} at the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from akashic_daemon.engine.host import KnownModel, embedded_model, find_model
 from akashic_daemon.errors import AkashicError, UsageError
 from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.turns import read_runs
-from akashic_daemon.fidelity.variants import variants_of
 from akashic_daemon.paths import find_paths
+
+_SEQUENCES = 64
+"""Four variants run at a time; the rest are places on their older branches."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def measure(transcripts: list[Path], model: str | None, keeps: tuple[int, ...]) 
     runs = [run for path in transcripts for run in read_runs(path)]
     settings = load(find_paths().config_file)
     known = _find(model, settings)
-    tell({"model": known.name, "turns": sum(len(run.answers) for run in runs)})
+    tell({"model": known.name, "turns": len(keeps) * sum(len(run.answers) for run in runs)})
     return _score(known, settings, runs, keeps)
 
 
@@ -62,7 +64,7 @@ def _score(known: KnownModel, settings: Settings, runs: list[Any], keeps: tuple[
         window_tokens=config.model.window_tokens,
         kv_tokens=config.cache.kv_tokens,
         kv_type=config.model.kv_type,
-        max_sequences=4 * len(variants_of(keeps)),
+        max_sequences=_SEQUENCES,
         gpu_layers=config.model.gpu_layers,
         flash_attention=config.model.flash_attention,
         threads=config.schedule.threads,

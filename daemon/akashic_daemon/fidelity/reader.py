@@ -17,12 +17,21 @@ PIECE_TOKENS = 128
 
 
 class LogitsReader:
-    """Computes on `engine`, which nobody else may use meanwhile."""
+    """Computes on `engine`, which nobody else may use meanwhile.
 
-    def __init__(self, engine: ReadableEngine) -> None:
+    cells: how many to keep computed. What is beyond the paths in use costs attention time though nobody sees it, so
+    this should be little more than they need.
+    """
+
+    def __init__(self, engine: ReadableEngine, cells: int) -> None:
         able = engine.capabilities
         self._engine = engine
-        self._index = RadixIndex(engine, cells_total=able.kv_cells, sequences_total=able.max_sequences)
+        self._index = RadixIndex(
+            engine,
+            cells_total=min(cells, able.kv_cells),
+            sequences_total=able.max_sequences,
+            keep_dropped=False,
+        )
         self.computed_tokens = 0
 
     def read(self, path: Path, first: int, end: int) -> FloatArray:
@@ -53,8 +62,3 @@ class LogitsReader:
     def forget(self) -> None:
         """Let go of everything that is computed."""
         self._index.clear()
-
-    @property
-    def evicted_tokens(self) -> int:
-        """Tokens whose KV had to go for want of cells, and may have been computed again."""
-        return self._index.evicted_tokens

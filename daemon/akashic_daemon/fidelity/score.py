@@ -40,14 +40,13 @@ class Scorer:
 
     def score(self, runs: Sequence[Run]) -> dict[str, Any]:
         """Return the figures of all runs. Raises BadRequest when no turn of any run fits the window."""
-        cutter, reader = TurnCutter(self.engine), LogitsReader(self.engine)
+        cutter = TurnCutter(self.engine)
         reports = []
         for run in runs:
-            report = self._run(run, cutter, reader)
+            report = self._run(run, cutter)
             if report is not None:
                 reports.append(report)
                 self.tell({"run": report})
-            reader.forget()
         if not reports:
             raise BadRequest(
                 f"measuring {len(runs)} runs: no answer of them fits the window of {self._window:,} tokens",
@@ -56,10 +55,6 @@ class Scorer:
         if cutter.unscored:
             self.tell(
                 {"note": f"{cutter.unscored} answers are empty or can't be told from their role marks: not scored"}
-            )
-        if reader.evicted_tokens:
-            self.tell(
-                {"note": f"{reader.evicted_tokens:,} tokens were evicted on the way; figures don't change by that"}
             )
         return {
             "model": self.engine.model.name,
@@ -72,36 +67,47 @@ class Scorer:
     def _window(self) -> int:
         return self.engine.model.window_tokens
 
-    def _run(self, run: Run, cutter: TurnCutter, reader: LogitsReader) -> dict[str, Any] | None:
-        tallies = {variant: Tally() for variant in variants_of(self.keeps)}
+    def _run(self, run: Run, cutter: TurnCutter) -> dict[str, Any] | None:
         turns = list(cutter.turns(run))
         fitting = [turn for turn in turns if len(turn.layout.tokens) <= self._window]
-        left_out = len(turns) - len(fitting)
-        if left_out:
-            self.tell({"note": f"{run.name}: {left_out} of {len(turns)} answers don't fit the window and are left out"})
         if run.problems:
             self.tell({"note": f"{run.name}: {run.problems} parts of the file couldn't be used"})
-        for turn in fitting:
-            self._turn(turn, tallies, reader)
-            self.tell({"turn": run.name})
-        return run_report(run.name, tallies, left_out) if fitting else None
+        if len(fitting) < len(turns):
+            left_out = len(turns) - len(fitting)
+            self.tell({"note": f"{run.name}: {left_out} of {len(turns)} answers don't fit the window and are left out"})
+        tallies = {variant: Tally() for variant in variants_of(self.keeps)}
+        for keep in self.keeps if fitting else ():
+            self._score_keep(run, keep, fitting, tallies)
+        return run_report(run.name, tallies, len(turns) - len(fitting)) if fitting else None
 
-    def _turn(self, turn: Turn, tallies: dict[Variant, Tally], reader: LogitsReader) -> None:
-        seen = lay_out(turn, self.keeps, self._window)
-        full = seen[FULL]
-        others = [variant for variant in tallies if variant is not FULL and seen[variant].path != full.path]
+    def _score_keep(self, run: Run, keep: int, turns: Sequence[Turn], tallies: dict[Variant, Tally]) -> None:
+        """Score one group of variants beside the full one; the first group scores the full one too."""
+        seen = [lay_out(turn, keep, self._window) for turn in turns]
+        cells = max(sum(s.visible_tokens for s in views.values()) for views in seen) + 2 * PIECE_TOKENS
+        reader = LogitsReader(self.engine, cells)
+        group = {v: tallies[v] for v in seen[0] if v is not FULL or keep == self.keeps[0]}
+        for turn, views in zip(turns, seen, strict=True):
+            self._score_turn(turn, views, group, reader)
+            self.tell({"turn": run.name})
+        reader.forget()
+
+    def _score_turn(
+        self, turn: Turn, views: dict[Variant, Seen], tallies: dict[Variant, Tally], reader: LogitsReader
+    ) -> None:
+        full = views[FULL]
+        cut = [variant for variant in tallies if views[variant].path != full.path]
         for variant, tally in tallies.items():
-            tally.turn(seen[variant], cut=variant in others)
+            tally.turn(views[variant], cut=variant in cut)
         for start in range(0, turn.said, PIECE_TOKENS):
             count = min(PIECE_TOKENS, turn.said - start)
             tokens = self._answer(turn, full, start, count)
             reference = self._expected(reader, turn, full, start, count)
             nll = surprise(reference, tokens)
             for variant, tally in tallies.items():
-                if variant not in others:
+                if variant not in cut:
                     tally.score(count, nll, 0.0)  # the same path: the same computation
                     continue
-                found = self._expected(reader, turn, seen[variant], start, count)
+                found = self._expected(reader, turn, views[variant], start, count)
                 tally.score(count, surprise(found, tokens), divergence(reference, found))
 
     @staticmethod

@@ -56,18 +56,17 @@ def variants_of(keeps: tuple[int, ...]) -> list[Variant]:
     return [FULL, *(Variant(kind, keep) for kind in kinds for keep in keeps)]
 
 
-def lay_out(turn: Turn, keeps: tuple[int, ...], window_tokens: int) -> dict[Variant, Seen]:
-    """Return what each variant sees in a turn."""
+def lay_out(turn: Turn, keep: int, window_tokens: int) -> dict[Variant, Seen]:
+    """Return what each variant with this `keep` sees in a turn, and what the full one does."""
     layout = turn.layout
-    seen = {FULL: Seen(Path(layout.tokens), len(layout.tokens))}
-    for keep in keeps:
-        rules = load(f"tool-rolling-drop:keep={keep}").bound(window_tokens)
-        compiled = compile_ops(layout, rules=rules)
-        seen[Variant(Kind.DROP, keep)] = Seen(compiled.path, compiled.visible_tokens)
-        gone = {m for op in compiled.ops if isinstance(op, DropMessages) for m in op.messages}
-        seen[Variant(Kind.EXACT, keep)] = _without(layout, gone)
-        seen[Variant(Kind.TRUNCATE, keep)] = _without(layout, oldest(layout, compiled.visible_tokens))
-    return seen
+    compiled = compile_ops(layout, rules=load(f"tool-rolling-drop:keep={keep}").bound(window_tokens))
+    gone = {m for op in compiled.ops if isinstance(op, DropMessages) for m in op.messages}
+    return {
+        FULL: Seen(Path(layout.tokens), len(layout.tokens)),
+        Variant(Kind.DROP, keep): Seen(compiled.path, compiled.visible_tokens),
+        Variant(Kind.EXACT, keep): _without(layout, gone),
+        Variant(Kind.TRUNCATE, keep): _without(layout, oldest(layout, compiled.visible_tokens)),
+    }
 
 
 def oldest(layout: Layout, limit_tokens: int) -> set[int]:
