@@ -12,9 +12,12 @@ from akashic_cli.commands import (
     chat,
     completion,
     config,
+    ctx,
     daemon,
     doctor,
+    explain,
     model,
+    policy,
     serve,
     session,
     stats,
@@ -55,7 +58,10 @@ app.add_typer(daemon.app, name="daemon")
 app.command("chat")(chat.chat)
 app.command("import")(transcript.import_transcript)
 app.add_typer(session.app, name="session")
+app.add_typer(ctx.app, name="ctx")
+app.command("explain")(explain.explain)
 app.add_typer(cache.app, name="cache")
+app.add_typer(policy.app, name="policy")
 app.command("stats")(stats.stats)
 app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")

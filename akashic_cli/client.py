@@ -97,6 +97,10 @@ class Client:
         """POST JSON to a native route and return its JSON."""
         return self._request("POST", path, body=body)
 
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """PUT JSON to a native resource and return its JSON."""
+        return self._request("PUT", path, body=body)
+
     def delete(self, path: str) -> Any:
         """DELETE a native resource and return its JSON."""
         return self._request("DELETE", path)

@@ -20,6 +20,17 @@ def models(incomplete: str) -> list[str]:
     return _named("/models", "models", "name", incomplete)
 
 
+def policies(incomplete: str) -> list[str]:
+    """Return the names of policies that begin so."""
+    from akashic_daemon.paths import find_paths
+    from akashic_daemon.policies import PolicyShelf
+
+    try:
+        return [policy.name for policy in PolicyShelf(find_paths()).all() if policy.name.startswith(incomplete)]
+    except AkashicError:
+        return []
+
+
 def settings(incomplete: str) -> list[str]:
     """Return the settings, `section.key`, that begin so."""
     from akashic_daemon.config import Config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory
@@ -13,7 +14,7 @@ from prompt_toolkit.output import create_output
 
 from akashic_cli.chat.oneshot import answer_view
 from akashic_cli.chat.turn import Answer, new_session_name, run_turn, say_cost
-from akashic_cli.client import Client
+from akashic_cli.client import Client, segment
 from akashic_cli.render.output import say
 from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
 from akashic_daemon.paths import ensure_private_dir, find_paths
@@ -23,6 +24,7 @@ HELP = """\
 Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves.
 /session        say which session this is
 /session NAME   go on with another session, or begin it
+/context        draw what the model sees of this session
 /help           this
 /quit           leave
 A line that must begin with a slash: put a space before it."""
@@ -66,6 +68,8 @@ class Conversation:
             return False
         if name == "help":
             say(HELP)
+        elif name == "context":
+            self._answering(self._show_context)
         elif name == "session":
             if argument:
                 self.session = argument.strip()
@@ -77,9 +81,23 @@ class Conversation:
     def _ask(self, prompt: str) -> None:
         answer = Answer(self.session)
         request = self.template.model_copy(update={"prompt": prompt})
-        try:
+
+        def ask() -> None:
             with answer_view() as show:
                 run_turn(self.client, request, answer, show)
+            say_cost(answer)
+
+        self._answering(ask)
+
+    def _show_context(self) -> None:
+        from akashic_cli.render.context import print_context
+        from akashic_daemon.protocol.context import ContextView
+
+        print_context(ContextView.model_validate(self.client.get(f"/sessions/{segment(self.session)}/context")))
+
+    def _answering(self, work: Callable[[], None]) -> None:
+        try:
+            work()
         except KeyboardInterrupt:
             say("stopped; the session keeps what was said")
         except (DaemonNotRunning, DaemonUnhealthy):
@@ -89,8 +107,6 @@ class Conversation:
             say(f"error: {error.message}")
             if error.hint:
                 say(f"hint: {error.hint}")
-        else:
-            say_cost(answer)
 
 
 def _reader() -> PromptSession[str]:

@@ -36,8 +36,11 @@ def new_session_name() -> str:
 def run_turn(client: Client, request: TurnRequest, answer: Answer, show: Callable[[str], None]) -> None:
     """Run one turn in `answer.session`, giving each piece of text to `show` and to `answer`.
 
+    A policy that the request names becomes the session's own, so that later turns go on with it.
     An exception, KeyboardInterrupt too, closes the stream, and so ends the work in the daemon.
     """
+    if request.policy is not None:
+        client.put(f"/sessions/{segment(answer.session)}/policy", {"policy": request.policy})
     path = f"/sessions/{segment(answer.session)}/turn"
     body = request.model_dump(exclude_none=True)
     with err().status("waiting for the daemon") as spinner, client.stream("POST", path, body=body) as events:

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 app = typer.Typer(no_args_is_help=True, help="Look after what is kept.")
+
+
+@app.command()
+def tree(
+    depth: Annotated[int, typer.Option("--depth", min=1, max=100, help="Draw so many nodes deep.")] = 12,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Draw what is computed, over all sessions: runs of tokens, and the operations between them."""
+    from akashic_cli.client import connect
+    from akashic_cli.render.index import print_tree
+    from akashic_cli.render.output import print_json
+    from akashic_daemon.protocol.context import CacheTree
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        found = CacheTree.model_validate(client.get("/cache/tree", depth=depth))
+    if as_json:
+        print_json(found.model_dump())
+    else:
+        print_tree(found)
 
 
 @app.command()

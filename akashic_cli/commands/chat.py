@@ -36,6 +36,10 @@ def chat(
         float | None, typer.Option("--temperature", min=0, help="0 is greedy [chat.temperature].")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampler, for repeatable answers.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="POLICY", help="Cache policy of the session from here on [chat.policy]."),
+    ] = None,
     transcript_format: FormatOption = None,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
@@ -55,7 +59,13 @@ def chat(
     if given.prompt is None and as_json:
         raise UsageError("chatting with --json: it needs a question", hint='akashic chat "what next?" --json')
     template = TurnRequest(
-        prompt=given.prompt or "", model=model, system=system, max_tokens=max_tokens, temperature=temperature, seed=seed
+        prompt=given.prompt or "",
+        model=model,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        policy=policy,
     )
     client, status = connect(autostart=not no_autostart)
     with client:
