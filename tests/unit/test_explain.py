@@ -34,7 +34,7 @@ def explain(
     before = None
     if earlier is not None:
         path = Path(array("i", map(ord, earlier)))
-        trace = Trace(path, entries_of(path, array("i", [0] * len(earlier))), open_tail=True)
+        trace = Trace(path, entries_of(path, array("i", [0] * len(earlier))), open_tail=False)
         before = Before(trace, edits, editable)
     return explain_miss(
         route(prompt), reused, before, prompt_tokens=len(prompt), window_moved=window_moved, to_text=text
@@ -95,7 +95,7 @@ def test_other_tokens_of_the_same_text_are_told_from_other_text() -> None:
     miss = explain_miss(
         Route.of("plain", Path(array("i", [1, 2, 3, 5, 1])), array("i", [0] * 5)),
         1,
-        Before(Trace(earlier, entries_of(earlier, array("i", [0] * 4)), open_tail=True)),
+        Before(Trace(earlier, entries_of(earlier, array("i", [0] * 4)), open_tail=False)),
         prompt_tokens=5,
         window_moved=False,
         to_text=lambda ids: "".join(words[i] for i in ids),
@@ -113,7 +113,7 @@ def test_a_removed_message_is_named_as_the_cause_with_what_editing_would_have_sa
 
 def test_other_operations_than_before_are_the_cause_where_they_first_differ() -> None:
     path = Path(array("i", map(ord, "question  old answer  more")))
-    before = Before(Trace(path, entries_of(path, array("i", [0] * len(path))), open_tail=True))
+    before = Before(Trace(path, entries_of(path, array("i", [0] * len(path))), open_tail=False))
     dropped = route("question  old answer  more", [PlacedOp(20, Drop(((10, 20),)))])
     miss = explain_miss(dropped, 20, before, prompt_tokens=26, window_moved=False, to_text=text)
     assert miss is not None
@@ -131,3 +131,13 @@ def test_the_fate_of_each_message_adds_up_to_its_tokens() -> None:
         (3, 0, 0, 0, 10),
     ]
     assert all(f.tokens == f.reused + f.moved + f.dropped + f.computed for f in told)
+
+
+def test_another_answer_than_the_generated_one_is_told_from_other_text() -> None:
+    earlier = Path(array("i", map(ord, "question  generated")))
+    trace = Trace(earlier, entries_of(earlier, array("i", [0] * 10 + [1] * 9)), open_tail=True)
+    miss = explain_miss(
+        route("question  recorded, more"), 10, Before(trace), prompt_tokens=24, window_moved=False, to_text=text
+    )
+    assert miss is not None
+    assert (miss.cause, miss.at_token) == ("answer_differs", 10)

@@ -69,7 +69,7 @@ def explain_miss(
     expected = to_text(earlier[same : same + _QUOTED_TOKENS])
     got = to_text(tokens[same : same + _QUOTED_TOKENS])
     return Miss(
-        cause=_cause(before, expected, got, window_moved=window_moved),
+        cause=_cause(before, route, same >= len(earlier) - _tail_tokens(trace), expected, got, window_moved),
         at_token=same,
         at_message=_owner(route, same),
         expected=expected,
@@ -78,14 +78,23 @@ def explain_miss(
     )
 
 
-def _cause(before: Before, expected: str, got: str, *, window_moved: bool) -> MissCause:
+def _cause(before: Before, route: Route, in_answer: bool, expected: str, got: str, window_moved: bool) -> MissCause:
     if window_moved:
         return "window_moved"
     if before.tools_reordered:
         return "tools_reordered"
-    for edit in before.edits:
-        return _CAUSE_OF[edit.kind]
-    return "tokenization_differs" if _alike(expected, got) else "text_differs"
+    if _alike(expected, got):
+        return "tokenization_differs"
+    if in_answer:
+        return "answer_differs"
+    if route.kind == "plain" and before.edits:
+        return _CAUSE_OF[before.edits[0].kind]
+    return "text_differs"
+
+
+def _tail_tokens(trace: Trace) -> int:
+    """Return how many tokens of the trace are the last prompt's open end and its answer."""
+    return len(trace.entries[-1].tokens) if trace.open_tail and trace.entries else 0
 
 
 def _ops_differ(route: Route, trace: Trace) -> int | None:

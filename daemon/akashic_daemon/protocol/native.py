@@ -40,12 +40,14 @@ MissCause = Literal[
     "arguments_reserialised",
     "tools_reordered",
     "program_differs",
+    "answer_differs",
 ]
 """Why a request couldn't reuse more: nothing like it was computed; its text differs from what was computed; no earlier
 turn shares its start; it was computed and has been evicted; the same text was tokenized otherwise; the prompt's
 start moved because the history outgrew the window; a message of the history was removed, replaced (its thinking or tool
 output shortened included) or inserted; a line that changes with every request; the same tool arguments, written otherwise;
-the same tools in another order; other cache operations than before."""
+the same tools in another order; other cache operations than before; the history has another answer than the one that
+was generated."""
 
 
 class Wire(BaseModel):
