@@ -21,7 +21,7 @@ from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.errors import BadRequest, NotFound
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.policies import PolicyShelf
-from akashic_daemon.program.message_ops import MessageOp
+from akashic_daemon.program.message_ops import MessageOp, by_number
 from akashic_daemon.program.wire import from_wire
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import (
@@ -138,7 +138,7 @@ class ContextService:
             stored = await self.stored(session)
             drawer.require(ops)
             at = len(stored.messages)
-            new = [replace(op, at=at) for op in ops]
+            new = [replace(exact, at=at) for op in ops for exact in by_number(op, at)]
             program = replace(stored.program, ops=(*stored.program.ops, *new))
             context = await self.context(drawer, replace(stored, program=program), default=default)
             kept = resolved(context, new)

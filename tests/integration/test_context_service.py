@@ -131,6 +131,9 @@ BAD_OPS: list[tuple[dict[str, Any], str]] = [
     ({"op": "drop", "messages": [6]}, "newest user message"),
     ({"op": "drop", "tokens": [[95, 99], [97, 101]]}, r"overlaps"),
     ({"op": "drop", "tokens": [[5, 99999]]}, "outside the prompt"),
+    ({"op": "drop", "select": "messages 5..6"}, r"\(drop messages 5..6\): message 6 is the newest user message"),
+    ({"op": "drop", "select": "tokens 3..4"}, "protected message: message 0 is a system"),
+    ({"op": "replace", "select": "message 6", "content": "x"}, "newest user message"),
     ({"op": "drop", "messages": [2], "at": 3}, "at its end"),
     ({"op": "drop", "select": "tol[0]"}, "tol"),
     ({"op": "replace", "message": 0, "content": "x"}, "protected"),
@@ -269,7 +272,13 @@ def test_a_script_that_fails_leaves_the_session_as_it_was(tmp_path: Path) -> Non
         ("generate 4 tokens\nassert reused >= 100000", AssertionFailed, "reused is [0-9]+, expected >= 100000"),
         ("assert reused >= 1", ScriptError, "line 1 .*reused isn't known before an answer"),
         ('append user "x"\ndrop message 40', ScriptError, r"line 2 \(drop message 40\): .*message 40"),
-        ("branch other\ndrop message 0\nassert messages == 1", AssertionFailed, "messages is 7, expected == 1"),
+        ("branch other\nassert messages == 1", AssertionFailed, "messages is 7, expected == 1"),
+        (
+            "repos\ndrop message 0",
+            ScriptError,
+            r"line 2 \(drop message 0\): message 0 is a system message, and protected",
+        ),
+        ("drop messages 2..6", ScriptError, "newest user message"),
         ("branch run", ScriptError, "exists already"),
         ('append user file "gone.txt"', ScriptError, "gone.txt"),
         ("drp tool", ScriptError, "line 1, column 1"),
@@ -283,6 +292,9 @@ def test_a_script_that_fails_leaves_the_session_as_it_was(tmp_path: Path) -> Non
                 await played(service, text)
             assert await state(service) == before, text
             assert await names(service) == {"run"}, text
+        for text, words in (("drop message 0", "protected"), ("drop message 40", "message 40")):
+            with pytest.raises(ScriptError, match=words):
+                await played(service, text, dry_run=True)
         with pytest.raises(AssertionFailed, match="tool_results is 2, expected == 5"):
             await played(service, "assert tool_results == 5", dry_run=True)
         assert AssertionFailed("x").exit_code == 1

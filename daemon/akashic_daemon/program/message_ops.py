@@ -13,7 +13,7 @@ from akashic_daemon.errors import BadRequest
 from akashic_daemon.program.layout import Layout
 from akashic_daemon.program.path import MAX_OPS
 from akashic_daemon.program.ranges import Range
-from akashic_daemon.program.selectors import Selector
+from akashic_daemon.program.selectors import ByNumber, ByTokens, Selector
 from akashic_daemon.trajectory.message import Role
 
 
@@ -107,6 +107,29 @@ def refusal(op: MessageOp, reason: str, hint: str | None = None) -> BadRequest:
 def labelled(ops: Iterable[MessageOp]) -> list[MessageOp]:
     """Return the operations, each without a label named by its number."""
     return [op if op.label else replace(op, label=f"cache_ops[{i}]") for i, op in enumerate(ops)]
+
+
+def by_number(op: MessageOp, count: int) -> list[MessageOp]:
+    """Return the operation, a selector that gives numbers turned into just these, in a history of `count` messages.
+
+    What is named by number and protected is then refused and not left in place. Numbers beyond the history stay a
+    selector, which says so when it is asked.
+    """
+    selector = op.selector if isinstance(op, DropSelected | ReplaceSelected) else None
+    if isinstance(selector, ByTokens) and isinstance(op, DropSelected):
+        assert isinstance(selector.first, int)
+        assert isinstance(selector.last, int)
+        return [DropTokens(((selector.first, selector.last + 1),), at=op.at, label=op.label)]
+    if not isinstance(selector, ByNumber):
+        return [op]
+    assert isinstance(selector.first, int)
+    assert isinstance(selector.last, int)
+    if selector.last >= count:
+        return [op]
+    messages = tuple(range(selector.first, selector.last + 1))
+    if isinstance(op, ReplaceSelected):
+        return [ReplaceMessage(m, op.replacement, at=op.at, label=op.label) for m in messages]
+    return [DropMessages(messages, at=op.at, label=op.label)]
 
 
 def newest_users(layout: Layout) -> list[int | None]:

@@ -21,6 +21,7 @@ from akashic_daemon.program.message_ops import (
     ReplaceMessage,
     ReplaceSelected,
     ReposAt,
+    by_number,
 )
 from akashic_daemon.program.script import (
     AppendStep,
@@ -185,7 +186,8 @@ class _Simulation:
         return 0, ()
 
     def _ask(self, op: MessageOp) -> None:
-        self._state = replace(self._state, ops=(*self._state.ops, op))
+        exact = by_number(op, len(self._state.layout.messages))
+        self._state = replace(self._state, ops=(*self._state.ops, *exact))
 
     def _text(self, content: Content) -> str:
         return self._read(content.path) if isinstance(content, FromFile) else content
