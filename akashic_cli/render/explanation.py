@@ -62,12 +62,12 @@ def lines(explanation: Explanation) -> list[Text]:
             f"computed {count(e.computed_tokens)}, dropped {count(e.dropped_tokens)}, moved {count(e.reposed_tokens)}"
         )
     )
-    shown += [Text(line) for line in miss_lines(e.miss)]
+    shown += [Text(line) for line in miss_lines(e.miss, exact=e.plan == "plain")]
     return [*shown, *(Text(printable(f"note: {note}")) for note in e.notes)]
 
 
-def miss_lines(miss: Miss | None) -> list[str]:
-    """Return the reason of the first miss in words; none when everything known was reused."""
+def miss_lines(miss: Miss | None, *, exact: bool) -> list[str]:
+    """Return the reason of the first miss in words. exact: nothing was kept of an edited history."""
     if miss is None:
         return ["nothing that was computed before had to be computed again"]
     where = f"token {count(miss.at_token)}" + (f", message {miss.at_message}" if miss.at_message is not None else "")
@@ -75,7 +75,7 @@ def miss_lines(miss: Miss | None) -> list[str]:
     for name, text in (("expected", miss.expected), ("got", miss.got)):
         if text is not None:
             told.append(f"  {name}: {quoted(text)}")
-    if miss.could_reuse:
+    if miss.could_reuse and exact:
         told.append(f"  with edit_reuse=drop {count(miss.could_reuse)} more tokens would have been reused")
     return told
 
