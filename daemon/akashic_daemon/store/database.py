@@ -21,6 +21,7 @@ from akashic_daemon.store.migrations import MIGRATIONS
 BUSY_TIMEOUT_MS = 5000
 """So long a writer waits for another process's transaction before it gives up with Conflict."""
 
+_TABLES = frozenset({"messages", "sessions"})
 _REFUSED_BY_DISK = (
     "SQLITE_FULL",
     "SQLITE_READONLY",
@@ -107,13 +108,22 @@ def as_store_error(error: sqlite3.Error, doing: str) -> AkashicError:
     return StoreError(f"{doing}: {error}", hint="the database was left as it is")
 
 
-def open_database(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Database:
-    """Open or make the database and bring it up to date.
+def open_database(
+    path: Path,
+    *,
+    busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    migrations: Sequence[Sequence[str]] | None = None,
+    tables: frozenset[str] = _TABLES,
+) -> Database:
+    """Open or make the database and bring it up to date, by our migrations unless others are given.
+
+    An existing one is known as ours by having `tables`.
 
     Raises StoreTooNew for one of a newer program, StoreUnwritable when the disk refuses, StoreError when it is damaged
     or another program's, Conflict when another process keeps it locked.
     """
     doing = f"opening {path}"
+    migrations = MIGRATIONS if migrations is None else migrations
     _make_private(path, doing)
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
@@ -122,10 +132,10 @@ def open_database(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Data
     database = Database(path, connection)
     try:
         connection.execute(f"PRAGMA busy_timeout={busy_timeout_ms}")
-        _refuse_foreign(database)
+        _refuse_foreign(database, tables, len(migrations))
         _configure(connection)
-        for version in range(_version(connection), len(MIGRATIONS)):
-            _migrate(database, version, MIGRATIONS[version])
+        for version in range(_version(connection), len(migrations)):
+            _migrate(database, version, migrations[version])
     except sqlite3.Error as error:
         connection.close()
         raise as_store_error(error, doing) from error
@@ -152,18 +162,18 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _refuse_foreign(database: Database) -> None:
+def _refuse_foreign(database: Database, ours: frozenset[str], known_version: int) -> None:
     """Refuse, before anything is written, what this program didn't make or can't understand."""
     connection = database.connection
     have = _version(connection)
     tables = {r[0] for r in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if tables and not (have and {"messages", "sessions"} <= tables):
+    if tables and not (have and ours <= tables):
         raise StoreError(
             f"opening {database.path}: it is a database of another program", hint="move it away, or set AKASHIC_HOME"
         )
-    if have > len(MIGRATIONS):
+    if have > known_version:
         raise StoreTooNew(
-            f"opening {database.path}: it has version {have}, this program knows {len(MIGRATIONS)}",
+            f"opening {database.path}: it has version {have}, this program knows {known_version}",
             hint="upgrade akashic, or set AKASHIC_HOME to another folder",
         )
 

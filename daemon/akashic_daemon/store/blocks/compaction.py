@@ -1,0 +1,141 @@
+"""Compaction: live records of stale extents are written anew, regrouped, and the old extents go.
+
+Out of place: the new extents are on the disk before one transaction lets the index name them instead of the old ones,
+so a crash leaves the old layout or the new one. A step takes as many extents as the budget has room for. What isn't what
+was written is not copied but quarantined. Afterwards nothing that was deleted is left in any file, unless a reader still
+holds an old extent: the result says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from akashic_daemon.errors import StoreUnwritable
+from akashic_daemon.store.blocks import index
+from akashic_daemon.store.blocks.extents import Batch, Extent
+from akashic_daemon.store.blocks.files import read_all
+from akashic_daemon.store.blocks.index import Row
+from akashic_daemon.store.blocks.layout import FILE_HEADER_BYTES, RECORD_HEADER_BYTES
+from akashic_daemon.store.blocks.reading import damage
+from akashic_daemon.store.blocks.record import Compacted
+from akashic_daemon.store.blocks.store import BlockStore
+
+
+@dataclass(slots=True)
+class _Moved:
+    """Where the records of a step lie now, and those that weren't what was written."""
+
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    damaged: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def compact(store: BlockStore, *, dead_share: float = 0.0) -> Compacted:
+    """Rewrite every extent of which more than `dead_share` is dead. Raises StoreError; all records stand then.
+
+    With the default nothing deleted is left, and the index and its log are wiped too (Conflict while another process
+    reads them).
+    """
+    store.flush()
+    used_before, count_before = store.bytes_used, len(store.extents)
+    with store.database.transaction() as c:
+        emptied = index.drop_empty(c)
+    store.retire(emptied)
+    with store.database.reading() as c:
+        live = index.live_bytes(c)
+    stale = {e.number: live[e.number] for e in store.extents if e.end_bytes - live[e.number] > dead_share * e.end_bytes}
+    total = Compacted(extents_before=count_before)
+    while stale:
+        step = _fitting(store, stale)
+        if not step:
+            break
+        moved = _step(store, step)
+        total = replace(
+            total,
+            moved_bytes=total.moved_bytes + moved.bytes,
+            quarantined=total.quarantined + len(moved.damaged),
+        )
+        for number in step:
+            del stale[number]
+    store.database.shrink()
+    return replace(
+        total,
+        extents_after=len(store.extents),
+        freed_bytes=used_before - store.bytes_used,
+        left=tuple(stale),
+        held_by_readers=tuple(store.extents.sweep()),
+    )
+
+
+def _fitting(store: BlockStore, stale: dict[int, int]) -> list[int]:
+    """Return the stale extents whose live records have room beside the old ones: as many as can be, in their order."""
+    room = store.budget_bytes - store.bytes_used
+    half_bytes = max(1, (store.extent_bytes - FILE_HEADER_BYTES) // 2)
+    chosen: list[int] = []
+    for number, live_bytes in stale.items():
+        # Two new extents in a row hold more than one could: so many there can be, each with its header.
+        needed = live_bytes + FILE_HEADER_BYTES * (1 + live_bytes // half_bytes)
+        if needed <= room:
+            chosen.append(number)
+            room -= needed
+    return chosen
+
+
+def _step(store: BlockStore, numbers: list[int]) -> _Moved:
+    with store.database.reading() as c:
+        rows = index.in_extents(c, numbers)
+    batch = Batch(store.extents)
+    try:
+        moved = _copy(store, rows, batch)
+        batch.sync()
+        with store.database.transaction() as c:
+            for extent, tail in batch.tails.items():
+                index.set_end(c, extent.number, tail)
+            for row_id, place in moved.places.items():
+                index.move(c, row_id, *place)
+            for row_id, why in moved.damaged.items():
+                index.quarantine(c, row_id, why, store.clock.now_s())
+            index.drop(c, numbers)
+            index.count_up(c, "compacted_bytes", moved.bytes)
+            index.count_up(c, "quarantined_records", len(moved.damaged))
+    except BaseException:
+        batch.undo()
+        raise
+    batch.keep()
+    store.retire(numbers)
+    return moved
+
+
+def _copy(store: BlockStore, rows: list[Row], batch: Batch) -> _Moved:
+    moved = _Moved()
+    target: Extent | None = None
+    for row in rows:
+        whole = _read(store, row)
+        if isinstance(whole, str):
+            moved.damaged[row.id] = whole
+            continue
+        if target is None or batch.tail(target) + len(whole) > store.extent_bytes:
+            target = batch.new_extent()
+        header, payload = whole[:RECORD_HEADER_BYTES], whole[RECORD_HEADER_BYTES:]
+        moved.places[row.id] = target.number, batch.append(target, bytes(header), payload)
+        moved.bytes += len(whole)
+    return moved
+
+
+def _read(store: BlockStore, row: Row) -> memoryview | str:
+    """Return a record with its header, or what is wrong with it. Raises StoreUnwritable when the disk can't be read."""
+    assert row.extent is not None
+    try:
+        with store.extents.leased(row.extent) as extent:
+            end = row.offset_bytes + row.stored_bytes
+            if row.entry.size_bytes < 0 or row.offset_bytes < FILE_HEADER_BYTES or end > extent.end_bytes:
+                return "its size or place is wrong"
+            whole = memoryview(bytearray(row.stored_bytes))
+            if read_all(store.extents.files, extent.fd, [whole], row.offset_bytes) < len(whole):
+                return "its payload is cut off"
+    except OSError as error:
+        # A sector that can't be read now is no proof of damage: nothing is given up for it.
+        raise StoreUnwritable(
+            f"compacting extent {row.extent}: {error.strerror or error}", hint="check the disk; all records still stand"
+        ) from error
+    return damage(row, whole[:RECORD_HEADER_BYTES], whole[RECORD_HEADER_BYTES:]) or whole
