@@ -82,6 +82,65 @@ def replay(
     _raise_stopped(players)
 
 
+@app.command()
+def fidelity(
+    transcripts: Annotated[list[Path], typer.Argument(metavar="TRANSCRIPT", help="Recorded runs in any known format.")],
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="N,...", help="Tool results that stay; each number is measured.")
+    ] = "12,4,1",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", metavar="NAME|FILE", help="Registered model, or a GGUF file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the losses.")] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Measure what a shortened history costs: how likely the model finds the recorded answers, and how far from the full.
+
+    Compares the full cache with the policy tool-rolling-drop (drop), a prefill of the shortened text (exact) and leaving
+    out the oldest messages until the same size is reached (truncate). Needs no daemon; the model is loaded apart.
+    """
+    from akashic_cli.bench import fidelity as measuring
+    from akashic_cli.bench.plot import require_matplotlib
+    from akashic_cli.render.output import print_json, print_table
+
+    keeps = measuring.parse_keep(keep)
+    if plot is not None:
+        require_matplotlib()
+    result = _measure_fidelity(transcripts, keeps, model)
+    if plot is not None:
+        measuring.plot(result, plot)
+    if as_json:
+        print_json(result)
+    else:
+        print_table(measuring.COLUMNS, measuring.table_rows(result), right=range(1, len(measuring.COLUMNS)))
+
+
+def _measure_fidelity(transcripts: list[Path], keeps: list[int], model: str | None) -> dict[str, Any]:
+    """Measure with a progress bar on stderr."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from akashic_cli.bench.fidelity import measure
+    from akashic_cli.render.output import err, say
+
+    console = err()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("turns"))
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("loading", total=None)
+
+        def told(news: dict[str, Any]) -> None:
+            if "turns" in news:
+                bar.update(task, total=news["turns"], description=f"measuring {news['model']}")
+            elif "turn" in news:
+                bar.advance(task)
+            elif "note" in news:
+                say(f"note: {news['note']}")
+
+        return measure(transcripts, keeps, model, told)
+
+
 def _target(
     base_url: str | None, uds: str | None, model: str | None, *, autostart: bool
 ) -> tuple[str, str | None, str | None]:
