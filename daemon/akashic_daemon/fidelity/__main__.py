@@ -19,6 +19,7 @@ from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.turns import read_runs
 from akashic_daemon.paths import find_paths
 
+_INTERRUPTED = 130
 _SEQUENCES = 64
 """Four variants run at a time; the rest are places on their older branches."""
 
@@ -35,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     except AkashicError as error:
         tell({"error": error.to_wire()})
         return error.exit_code
+    except KeyboardInterrupt:  # who started this process has been told too, and says so
+        return _INTERRUPTED
     return 0
 
 
