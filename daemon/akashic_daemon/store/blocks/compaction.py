@@ -8,6 +8,7 @@ holds an old extent: the result says which.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from akashic_daemon.errors import StoreUnwritable
@@ -30,8 +31,10 @@ class _Moved:
     bytes: int = 0
 
 
-def compact(store: BlockStore, *, dead_share: float = 0.0) -> Compacted:
-    """Rewrite every extent of which more than `dead_share` is dead. Raises StoreError; all records stand then.
+def compact(store: BlockStore, *, dead_share: float = 0.0, also: Collection[int] = ()) -> Compacted:
+    """Rewrite every extent of which more than `dead_share` is dead, and those in `also`.
+
+    Raises StoreError; all records stand then.
 
     With the default nothing deleted is left, and the index and its log are wiped too (Conflict while another process
     reads them).
@@ -43,7 +46,11 @@ def compact(store: BlockStore, *, dead_share: float = 0.0) -> Compacted:
     store.retire(emptied)
     with store.database.reading() as c:
         live = index.live_bytes(c)
-    stale = {e.number: live[e.number] for e in store.extents if e.end_bytes - live[e.number] > dead_share * e.end_bytes}
+    stale = {
+        e.number: live[e.number]
+        for e in store.extents
+        if e.number in also or e.end_bytes - live[e.number] > dead_share * e.end_bytes
+    }
     total = Compacted(extents_before=count_before)
     while stale:
         step = _fitting(store, stale)

@@ -37,6 +37,17 @@ class Row:
         return stored_bytes(self.entry.size_bytes, in_extent=self.extent is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A record in one of its groups: where, what it takes, and when it was last used."""
+
+    key: str
+    group: str
+    sequence: int
+    stored_bytes: int
+    used_at_s: float
+
+
 def stored_bytes(size_bytes: int, *, in_extent: bool) -> int:
     """Return what a payload takes."""
     return size_bytes + RECORD_HEADER_BYTES * in_extent
@@ -167,7 +178,17 @@ def counters(c: sqlite3.Connection) -> dict[str, int]:
 
 def ends(c: sqlite3.Connection) -> dict[int, int]:
     """Return where each extent ends."""
-    return dict(c.execute("SELECT id, end_bytes FROM extents ORDER BY id"))
+    return dict(c.execute("SELECT id, CAST(end_bytes AS INTEGER) FROM extents ORDER BY id"))
+
+
+def faults(c: sqlite3.Connection) -> list[str]:
+    """Return what is wrong with the index itself: its file, and records that lie in no known extent."""
+    wrong = [line for (line,) in c.execute("PRAGMA integrity_check") if line != "ok"]
+    outside = c.execute(
+        f"SELECT r.key FROM records r LEFT JOIN extents e ON e.id = r.extent_id WHERE r.extent_id IS NOT NULL "
+        f"AND coalesce(r.offset_bytes + {_STORED} > e.end_bytes, 1)"
+    )
+    return wrong + [f"record {key} lies outside of the known extents" for (key,) in outside]
 
 
 def last_number(c: sqlite3.Connection) -> int:
@@ -228,3 +249,22 @@ def quarantine_cut(c: sqlite3.Connection, number: int, size: int, now_s: float) 
         quarantine(c, row_id, "its extent is missing or cut off", now_s)
     count_up(c, "quarantined_records", len(rows))
     set_end(c, number, size)
+
+
+def usage(c: sqlite3.Connection) -> list[Usage]:
+    """Return every record's place and use in each of its groups."""
+    rows = c.execute(
+        f"SELECT r.key, m.group_name, m.sequence, {_STORED}, r.read_at_s FROM records r JOIN members m "
+        "ON m.record_id = r.id"
+    )
+    return [Usage(*row) for row in rows]
+
+
+def without_group(c: sqlite3.Connection) -> list[Row]:
+    """Return the records that no group names."""
+    return list(_rows(c, "WHERE r.id NOT IN (SELECT record_id FROM members)", ()))
+
+
+def drop_dangling(c: sqlite3.Connection) -> None:
+    """Let no group name a record that isn't there."""
+    c.execute("DELETE FROM members WHERE record_id NOT IN (SELECT id FROM records)")

@@ -96,6 +96,8 @@ def _recover(database: Database, extents: Extents, clock: Clock) -> None:
         ends, last_number = index.ends(c), index.last_number(c)
     try:
         found = _extent_files(extents.folder)
+        if found.keys() != ends.keys() or any(found[n].stat().st_size != end for n, end in ends.items()):
+            _trust(database)
         for number, end_bytes in ends.items():
             size = _settle(extents, found[number], number, end_bytes) if number in found else 0
             if size < end_bytes:
@@ -114,6 +116,17 @@ def _recover(database: Database, extents: Extents, clock: Clock) -> None:
             f"recovering the extents in {extents.folder}: {error.strerror or error}",
             hint="free disk space or fix the folder's permissions; nothing that was stored is lost",
         ) from error
+
+
+def _trust(database: Database) -> None:
+    """Raise StoreError unless the index is sound: only then may what it doesn't name be cut or removed."""
+    with database.reading() as c:
+        wrong = index.faults(c)
+    if wrong:
+        raise StoreError(
+            f"recovering {database.path}: the index is damaged ({wrong[0]}), so the extents were left as they are",
+            hint="restore a backup, or move blocks.sqlite and extents away to begin anew",
+        )
 
 
 def _settle(extents: Extents, path: Path, number: int, end_bytes: int) -> int:

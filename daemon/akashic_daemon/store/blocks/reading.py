@@ -16,6 +16,7 @@ from akashic_daemon.store.blocks.index import Row
 from akashic_daemon.store.blocks.layout import (
     FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
+    key_hash,
     parse_record_header,
     payload_checksum,
     record_checksum,
@@ -38,6 +39,8 @@ def damage(row: Row, header: Bytes | None, payload: Bytes) -> str | None:
         told = parse_record_header(header)
         if told is None:
             return "its header is damaged"
+        if told.key_hash != key_hash(entry.key):
+            return "another record lies at its place"
         if told.size_bytes != entry.size_bytes:
             return f"its header tells {told.size_bytes} bytes, the index {entry.size_bytes}"
         if told.payload_checksum != checksum:
