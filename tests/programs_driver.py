@@ -55,7 +55,7 @@ class Programs:
         self.running: dict[SequenceId, tuple[Path, array[int], Any]] = {}
         self.paths: list[Path] = []
         self.worst = 0.0
-        self.done = self.recovered = self.moved = 0
+        self.done = self.recovered = self.moved = self.compacted = 0
 
     def start(self) -> None:
         path = random_path(self.chance, steps=self.chance.randint(1, 7), vocabulary=200, longest=7)
@@ -126,8 +126,10 @@ class Programs:
         roll = self.chance.random()
         if roll < 0.35 or not self.running:
             self.start()
-        elif roll < 0.95:
+        elif roll < 0.88:
             self.step()
+        elif roll < 0.95:
+            self.compacted += self.index.compact() > 0
         else:
             self.index.make_room(self.chance.randint(1, self.cells // 2))
         self.index.check()

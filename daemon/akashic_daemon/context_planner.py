@@ -20,7 +20,7 @@ from akashic_daemon.program.path import Path
 from akashic_daemon.program.policy import Policy
 from akashic_daemon.program.route import Route
 from akashic_daemon.program.weave import Compiled, compile_ops
-from akashic_daemon.traces import Known, Meaning, Traces
+from akashic_daemon.traces import Known, Meaning, Traces, same_words
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.prompt import Prompt
 
@@ -57,7 +57,7 @@ class Planned:
     """Routes, best liked first.
 
     compiled: what operations did, None without any. edited: an alignment, also when it isn't offered as a route; `near`
-    is the trace that it continues.
+    is the trace that it continues. altered: messages that operations show otherwise than they were sent.
     """
 
     routes: tuple[Route, ...]
@@ -67,6 +67,7 @@ class Planned:
     near: Known | None = None
     notes: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = field(default=())
+    altered: frozenset[int] = frozenset()
 
 
 class ContextPlanner:
@@ -82,16 +83,17 @@ class ContextPlanner:
         """Return the routes. Raises PromptTooLong when no way fits the window, Unsupported and BadRequest of programs."""
         compiled = self._compile(ask)
         if compiled is None:
-            target = entries_of(Path(ask.prompt.tokens), ask.prompt.message_at)
+            target, altered = entries_of(Path(ask.prompt.tokens), ask.prompt.message_at), frozenset[int]()
         else:
             target = entries_of(compiled.path, compiled.message_at)
+            altered = _altered(ask.prompt, target)
         routes = []
         if compiled is not None and not ask.exact:
             routes.append(Route.of("program", compiled.path, compiled.message_at, compiled.notes))
         plain = _plain(target, compiled is not None and bool(compiled.path.ops))
-        edited, near = self._edited(ask, target)
+        edited, near = self._edited(ask, target, altered)
         routes.append(plain)
-        offered = ask.drop_edits or (compiled is not None and not ask.exact)
+        offered = ask.drop_edits or (compiled is not None and not ask.exact and _only_grew(near, ask.messages))
         if edited is not None and offered and edited.path.ops:
             routes.append(Route.of("edited", edited.path, edited.owners, self._told(edited), edited.edits))
         window = self._model.window_tokens
@@ -104,9 +106,8 @@ class ContextPlanner:
                 n_prompt_tokens=shortest,
                 n_ctx=window,
             )
-        return Planned(
-            tuple(fitting), target, compiled, edited, near, ask.notes, () if edited is None else edited.edits
-        )
+        edits = () if edited is None else edited.edits
+        return Planned(tuple(fitting), target, compiled, edited, near, ask.notes, edits, altered)
 
     def _compile(self, ask: Ask) -> Compiled | None:
         if not ask.ops and ask.policy is None:
@@ -131,7 +132,9 @@ class ContextPlanner:
                     hint="leave cache programs and policies out, or load another model; `akashic model show` lists both",
                 )
 
-    def _edited(self, ask: Ask, target: tuple[Entry, ...]) -> tuple[Aligned | None, Known | None]:
+    def _edited(
+        self, ask: Ask, target: tuple[Entry, ...], altered: frozenset[int]
+    ) -> tuple[Aligned | None, Known | None]:
         """Return the alignment with the trace that leaves the least to compute."""
         if not self._capabilities.drop or not self._capabilities.tail_gap:
             return None, None
@@ -140,13 +143,15 @@ class ContextPlanner:
             found = align(
                 known.trace,
                 target,
-                same=self._meaning.between(known.messages, ask.messages),
+                same=self._meaning.between(known, ask.messages, altered),
                 reserve_tokens=ask.max_tokens or _ANSWER_TOKENS,
                 position_limit=self._model.window_tokens,
                 may_move=self._capabilities.repos,
             )
             if found is not None and (best is None or found.computed_tokens < best[0].computed_tokens):
                 best = found, known
+            if found is not None and not found.edits:
+                break  # the history only grew: no other trace is nearer
         return (None, None) if best is None else best
 
     def _told(self, edited: Aligned) -> tuple[str, ...]:
@@ -167,6 +172,17 @@ def _plain(target: Sequence[Entry], pruned: bool) -> Route:
         owners.extend([entry.owner] * len(entry.tokens))
     notes = ("the pruned text was computed, which was cheaper than computing all and dropping",) if pruned else ()
     return Route("plain", Path(tokens), owners, len(tokens), len(tokens), notes)
+
+
+def _only_grew(near: Known | None, messages: Sequence[Message]) -> bool:
+    """Tell if a request's history goes on from a trace's: then what differs is its program's doing, no edit."""
+    return near is not None and len(near.messages) <= len(messages) and all(map(same_words, near.messages, messages))
+
+
+def _altered(prompt: Prompt, target: Sequence[Entry]) -> frozenset[int]:
+    """Return the owners whose visible tokens aren't those of the prompt: replaced, or dropped in part."""
+    sent = {entry.owner: entry.tokens for entry in entries_of(Path(prompt.tokens), prompt.message_at)}
+    return frozenset(entry.owner for entry in target if sent.get(entry.owner) != entry.tokens)
 
 
 def trace_of(route: Route, answer: Sequence[int], messages: int) -> Trace:

@@ -335,7 +335,7 @@ class _Run:
 
         await self._run(work)
         for target in self._targets:
-            parts.forget(target.scratch)
+            parts.renamed(target.scratch, target.session)
 
     async def clean(self) -> None:
         """Remove what is left of the scratch branches."""

@@ -62,7 +62,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the service is made of. remove: deletes a session for good; forget: drops what is remembered by its name."""
+    """What the service is made of.
+
+    remove: deletes a session for good. renamed: what is remembered of a session, by its old name, is now the new one's.
+    """
 
     config: Config
     host: ModelHost
@@ -75,7 +78,7 @@ class Parts:
     index: Callable[[], RadixIndex | None]
     generate: Generate
     remove: Callable[[str], Awaitable[object]]
-    forget: Callable[[str], None]
+    renamed: Callable[[str, str], None]
 
 
 class ContextService:

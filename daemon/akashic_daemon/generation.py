@@ -34,7 +34,7 @@ from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.store.programs import SessionProgram
-from akashic_daemon.traces import Known, Meaning, Traces
+from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt
 from akashic_daemon.types import RequestId
@@ -259,8 +259,9 @@ class Generation:
             return
         answered = job.generated[: job.stored + 1]
         if job.started:
-            trace = trace_of(job.route, answered, len(messages))
-            self.traces.remember(Known(session, engine.model.name, trace, messages, turn.request.tools))
+            trace, altered = trace_of(job.route, answered, len(messages)), turn.planned.altered
+            shown = _as_shown(turn.planned, job.route, messages)
+            self.traces.remember(Known(session, engine.model.name, trace, shown, turn.request.tools, altered))
         answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
         sampled = [t for t in job.generated if not engine.is_end(t)]
         exact = b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
@@ -357,6 +358,15 @@ def _session_of(planned: Planned) -> str | None:
     total = planned.edited.kept_tokens + planned.edited.computed_tokens
     same = planned.edited.kept_tokens * 2 > total and len(planned.near.messages) > 2
     return planned.near.session if same else None
+
+
+def _as_shown(planned: Planned, route: Route, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the messages as they stand in the cache: where an older text was kept, the older one."""
+    shown = list(messages)
+    for edit in route.edits:
+        if edit.kind in KEPT_KINDS and planned.near is not None and edit.old is not None and edit.new is not None:
+            shown[edit.new] = planned.near.messages[edit.old]
+    return tuple(shown)
 
 
 def _explanation(turn: _Turn, job: Request, finished: Finished) -> Explanation:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon import __version__
@@ -221,12 +222,15 @@ class Service:
         return await self.sessions.export_session(session)
 
     async def remove_session(self, session: str) -> native.RemovedSession:
-        """Delete a session and every message that no other session holds, also from the memories of texts."""
+        """Delete a session and every message that no other session holds, also from the memories of texts and KV."""
+        known = self.generation.traces.of_session(session)
         try:
             return await self.sessions.remove_session(session)
         finally:
             self._host.forget_texts()
             self.generation.traces.forget(session)
+            if known is not None:
+                await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path))
 
     def import_transcript(
         self,
@@ -273,12 +277,16 @@ class Service:
             index=lambda: self._loop.index,
             generate=self.continue_turn,
             remove=self.remove_session,
-            forget=self._forget_name,
+            renamed=self._renamed,
         )
 
-    def _forget_name(self, session: str) -> None:
-        self.sessions.book.forget(session)
-        self.generation.traces.forget(session)
+    def _renamed(self, old: str, new: str) -> None:
+        """Let what is remembered of a session's last prompt go on under another name."""
+        known = self.generation.traces.of_session(old)
+        self.sessions.book.forget(old)
+        self.generation.traces.forget(old)
+        if known is not None:
+            self.generation.traces.remember(replace(known, session=new))
 
     async def continue_turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Let the model answer at the end of a stored session, which keeps the answer. Raises NotFound."""

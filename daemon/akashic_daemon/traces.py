@@ -15,19 +15,25 @@ from typing import Any
 from akashic_daemon.program.align import Entry, SameMeaning, Trace
 from akashic_daemon.trajectory.message import Message
 
+KEPT_KINDS = frozenset({"volatile_text", "arguments_reserialised", "tokenized_otherwise"})
+"""Edits that keep the older text of a message, because it counts as the same."""
 _MOST_TOKENS = 4_000_000
 _CANDIDATES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A trace, the messages that its entries' owners number, and the tools of its prompt."""
+    """A trace, the messages that its entries' owners number, and the tools of its prompt.
+
+    altered: owners whose entries operations made say something else than the message.
+    """
 
     session: str | None
     model: str
     trace: Trace
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    altered: frozenset[int] = frozenset()
 
 
 class Traces:
@@ -79,11 +85,17 @@ class Meaning:
     def __init__(self, volatile: str) -> None:
         self._volatile = re.compile(volatile, re.MULTILINE) if volatile else None
 
-    def between(self, old: Sequence[Message], new: Sequence[Message]) -> SameMeaning:
-        """Return the comparison of the messages of a trace with those of a request."""
+    def between(self, known: Known, new: Sequence[Message], altered: frozenset[int]) -> SameMeaning:
+        """Return the comparison of the messages of a trace with those of a request, `altered` by operations of its own.
+
+        What operations altered is compared by tokens only: it doesn't stand there as the message has it.
+        """
+        old = known.messages
 
         def same(old_index: int, new_index: int) -> str | None:
             if old_index >= len(old) or new_index >= len(new):
+                return None
+            if old_index in known.altered or new_index in altered:
                 return None
             return self.reason(old[old_index], new[new_index])
 
@@ -101,6 +113,18 @@ class Meaning:
             return None
         steady = self._volatile.sub("", old.content) == self._volatile.sub("", new.content)
         return "volatile_text" if steady else None
+
+
+def same_words(a: Message, b: Message) -> bool:
+    """Tell if two messages say the same; times and provenance don't count."""
+    return a is b or (
+        a.content == b.content
+        and a.role == b.role
+        and a.thinking == b.thinking
+        and a.tool_calls == b.tool_calls
+        and a.tool_call_id == b.tool_call_id
+        and a.name == b.name
+    )
 
 
 def _calls(message: Message) -> list[Any]:

@@ -23,6 +23,7 @@ def test_interleaved_programs_give_the_oracles_logits(tmp_path: FilePath, shape:
             programs.act()
         assert programs.worst < CLOSE
         assert programs.moved, "no program moved a cell: the test shows nothing"
+        assert programs.compacted, "the cache was never compacted: the test shows nothing"
         assert programs.recovered, "no program recovered a hole: the test shows nothing"
     finally:
         programs.engine.close()

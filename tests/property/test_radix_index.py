@@ -89,6 +89,10 @@ class Driver:
             self.step(self.chance.choice(sorted(self.running)))
         elif roll < 0.95:
             self.finish(self.chance.choice(sorted(self.running)))
+        elif roll < 0.96:
+            self.index.compact()
+        elif roll < 0.97 and self.paths:
+            self.index.forget(self.index.ops.key(self.chance.choice(self.paths)))
         else:
             cells = self.chance.randint(1, 12)
             could = self.index.cells_free + self.index.evictable_cells() >= cells
@@ -102,3 +106,19 @@ def test_whatever_is_shared_moved_or_evicted_each_token_is_computed_as_the_twin_
     for _ in range(150):
         driver.act()
         driver.check()
+
+
+def test_forgetting_a_path_leaves_nothing_of_it_but_what_others_share() -> None:
+    engine = FakeEngine(kv_cells=64, max_sequences=4)
+    index = RadixIndex(engine, cells_total=64, sequences_total=4)
+    shared, own = array("i", [1, 2, 3, 4]), array("i", [1, 2, 3, 9, 9, 9])
+    for tokens in (shared, own):
+        sequence, at = index.start(tokens, len(tokens) - 1)
+        engine.decode([BatchItem(sequence, tokens[at:], at, logits=True)])
+        index.extend(sequence, tokens[at:])
+        index.finish(sequence)
+    index.forget(own)
+    assert index.match(own).length == 3
+    assert index.match(shared).length == 4
+    assert index.cells_used == engine.used_cells() == 4
+    index.check()

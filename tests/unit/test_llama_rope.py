@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("gguf")
 pytest.importorskip("llama_cpp")
 
-from akashic_daemon.engine.llama_cpp.gguf_tensors import read_f32_tensor
+from akashic_daemon.engine.gguf_header import read_table
 from akashic_daemon.engine.llama_cpp.rope import Layout, Rope, rope_of
 from akashic_daemon.errors import ModelError
 from tiny_gguf import Shape, write_tiny_gguf
@@ -163,13 +163,13 @@ def test_a_table_that_does_not_fit_is_a_reason(tmp_path: Path) -> None:
 def test_tensors_are_found_in_the_file_and_in_parts_of_a_split_one(tmp_path: Path) -> None:
     file = write_tiny_gguf(tmp_path / "whole.gguf", shape=Shape(factors="llama3"))
     wanted = np.linspace(1, 8, 8, dtype=np.float32)
-    found = read_f32_tensor(file, "rope_freqs.weight")
+    found = read_table(file, "rope_freqs.weight")
     assert found is not None
     assert np.array_equal(found, wanted)
-    assert read_f32_tensor(file, "rope_factors_long.weight") is None
+    assert read_table(file, "rope_factors_long.weight") is None
     first = write_tiny_gguf(tmp_path / "big-00001-of-00002.gguf")
     file.rename(tmp_path / "big-00002-of-00002.gguf")
-    found = read_f32_tensor(first, "rope_freqs.weight")
+    found = read_table(first, "rope_freqs.weight")
     assert found is not None
     assert np.array_equal(found, wanted)
 
@@ -179,11 +179,11 @@ def test_a_cut_off_tensor_table_is_an_error_that_names_the_file(file: Path, tmp_
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(ModelError, match=r"cut\.gguf"):
-        read_f32_tensor(cut, "rope_freqs.weight")
+        read_table(cut, "rope_freqs.weight")
 
 
 def test_a_missing_part_is_an_error_that_names_it(file: Path, tmp_path: Path) -> None:
     first = tmp_path / "big-00001-of-00002.gguf"
     first.write_bytes(file.read_bytes())
     with pytest.raises(ModelError, match="big-00002-of-00002"):
-        read_f32_tensor(first, "rope_freqs.weight")
+        read_table(first, "rope_freqs.weight")

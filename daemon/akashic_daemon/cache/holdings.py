@@ -50,6 +50,10 @@ class Holdings:
         """Return the homes of which the sequence holds cells."""
         return list(self._homes.get(sequence, ()))
 
+    def holders(self) -> list[SequenceId]:
+        """Return the sequences that hold anything."""
+        return list(self._homes)
+
     def count(self, sequence: SequenceId) -> int:
         """Return how many cells a sequence holds."""
         return sum(size(n.held[sequence]) for n in self._homes.get(sequence, ()))

@@ -18,18 +18,19 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from akashic_daemon.cache.compaction import compact
 from akashic_daemon.cache.holdings import Cells, Holdings
 from akashic_daemon.cache.keys import OpTable, marker_places
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.operations import NoRoom, Operations
-from akashic_daemon.cache.reclaim import Reclaimer
+from akashic_daemon.cache.reclaim import NoSequence, Reclaimer
 from akashic_daemon.cache.recovery import Recovery, plan_recovery
 from akashic_daemon.cache.tree import Match, Runner, Tree, common_length
 from akashic_daemon.program.path import Drop, Repos
 from akashic_daemon.program.ranges import EMPTY, Ranges, intersect, normal, subtract
 from akashic_daemon.types import SequenceId
 
-__all__ = ["Cells", "Match", "NoRoom", "RadixIndex", "Work", "common_length"]
+__all__ = ["Cells", "Match", "NoRoom", "NoSequence", "RadixIndex", "Work", "common_length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ class RadixIndex:
     def start(self, key: array[int], limit: int) -> tuple[SequenceId, int]:
         """Begin a running sequence with what is computed of `key`, at most `limit` entries of it.
 
-        Returns the sequence and the key length that it stands at; `advance` goes on from there. Raises EngineError when
-        no sequence can be freed.
+        Returns the sequence and the key length that it stands at; `advance` goes on from there. Raises NoSequence when
+        none can be freed.
         """
         while True:
             found = self.match(key)
@@ -158,7 +159,8 @@ class RadixIndex:
         """Go along `key` as far as nothing must be computed; return what must be, None at the key's end.
 
         Takes over what others have computed meanwhile. Entries from `limit` on are computed even when present.
-        Raises NoRoom when an operation needs cells that can't be had; the sequence then stands before it.
+        Raises NoRoom when an operation needs cells that can't be had, NoSequence when an insertion has none to stand in;
+        the sequence then stands before it.
         """
         runner = self._tree.runners[sequence]
         while True:
@@ -215,9 +217,22 @@ class RadixIndex:
         """Evict what no running sequence holds or waits for until `cells` are free. False if it can't."""
         return self._reclaimer.make_room(cells)
 
+    def forget(self, key: array[int]) -> None:
+        """Evict what only a key's path holds, its token ids included; what runs, or others share, stays."""
+        self._reclaimer.forget(self.match(key).node)
+
     def evictable_cells(self) -> int:
         """Return how many cells could be freed without touching a running sequence or what one waits for."""
         return self._reclaimer.evictable_cells()
+
+    def compact(self) -> int:
+        """Close the holes in the engine's cache; returns how many cells moved, 0 while an insertion runs.
+
+        Raises what the engine raises; the cache must be emptied then.
+        """
+        if self._operations.scratches:
+            return 0
+        return compact(self._holdings, [self._tree.root, *self.nodes()], self._cells)
 
     def clear(self) -> None:
         """Forget everything; nothing may be running."""

@@ -13,6 +13,10 @@ from akashic_daemon.program.ranges import size, subtract
 from akashic_daemon.types import SequenceId
 
 
+class NoSequence(EngineError):
+    """Every sequence id is running, or serves one that is."""
+
+
 class Reclaimer:
     """Evicts from one tree."""
 
@@ -31,6 +35,20 @@ class Reclaimer:
                 return False
             self._shorten(leaf, cells - self._holdings.free)
         return True
+
+    def forget(self, node: Node) -> None:
+        """Evict what stands at `node` and above it, up to where another path branches off or something runs."""
+        tree = self._tree
+        while node is not tree.root and not node.children and not node.pins:
+            idle = [t for t in node.tips if t not in tree.runners]
+            if len(idle) < len(node.tips):
+                return
+            parent = node.parent
+            assert parent is not None
+            for sequence in idle:
+                self._evict_all(sequence)
+            tree.prune(node)
+            node = parent
 
     def evictable_cells(self) -> int:
         """Return how many cells could be freed without touching a running sequence or what one waits for."""
@@ -58,12 +76,12 @@ class Reclaimer:
         return idle is not None
 
     def retire_one(self) -> None:
-        """Free an id, or raise EngineError when every sequence runs or serves one that does."""
+        """Free an id, or raise NoSequence when every sequence runs or serves one that does."""
         if not self.retire(self._spare()):
-            raise EngineError(f"all {len(self._tree.tip_of)} sequences are running", hint="raise cache.max_sequences")
+            raise NoSequence(f"all {len(self._tree.tip_of)} sequences are running", hint="raise cache.max_sequences")
 
     def allocate(self) -> SequenceId:
-        """Return a free id. Raises EngineError."""
+        """Return a free id. Raises NoSequence."""
         if not self._tree.free:
             self.retire_one()
         return self._tree.free.pop()

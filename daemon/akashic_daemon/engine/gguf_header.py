@@ -17,6 +17,9 @@ from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from akashic_daemon.errors import BadModelFile
 
 _MAGIC = b"GGUF"
@@ -27,6 +30,7 @@ _ALIGNMENT_BYTES = 32
 _SHOWN_CHARS = 200
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
 _STRING, _ARRAY = 8, 9
+_F32 = 0
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
@@ -41,8 +45,20 @@ Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """Where an f32 tensor without a layer of its own lies (rope factors, norms): small, and read by us."""
+
+    path: Path
+    offset_bytes: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a file says of its model. Counts are 0 where it doesn't say; `metadata` holds its short plain values."""
+    """What a file says of its model. Counts are 0 where it doesn't say; `metadata` holds its short plain values.
+
+    tables: the f32 tensors of one dimension that belong to no layer, by name.
+    """
 
     architecture: str
     description: str
@@ -52,6 +68,7 @@ class GgufHeader:
     trained_window_tokens: int
     has_chat_template: bool
     metadata: Mapping[str, str]
+    tables: Mapping[str, Table]
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -73,7 +90,22 @@ def read_header(path: Path) -> GgufHeader:
         first,
         size_bytes=first.size_bytes + sum(o.size_bytes for o in others),
         parameters_count=first.parameters_count + sum(o.parameters_count for o in others),
+        tables={name: table for part in (first, *others) for name, table in part.tables.items()},
     )
+
+
+def read_table(path: Path, name: str) -> npt.NDArray[np.float32] | None:
+    """Return the values of one of `GgufHeader.tables`, None when the model has no such tensor. Raises BadModelFile."""
+    table = read_header(path).tables.get(name)
+    if table is None:
+        return None
+    try:
+        found = np.fromfile(table.path, "<f4", table.values, offset=table.offset_bytes)
+    except OSError as error:
+        raise BadModelFile(f"reading {name} of {table.path}: {error}", hint="check the path") from error
+    if len(found) != table.values:
+        raise BadModelFile(f"reading {name} of {table.path}: it is cut off", hint="did the file change since?")
+    return found.astype(np.float32)
 
 
 def _read_file(path: Path) -> GgufHeader:
@@ -107,6 +139,7 @@ class _Parser:
         self._size_bytes = size_bytes
         self._values: dict[str, Value] = {}
         self._lengths: dict[str, int] = {}
+        self._tables: dict[str, Table] = {}
 
     def header(self) -> GgufHeader:
         self._check_kind()
@@ -126,6 +159,7 @@ class _Parser:
             trained_window_tokens=_whole(self._values.get(f"{architecture}.context_length")),
             has_chat_template="tokenizer.chat_template" in self._values,
             metadata={k: str(v) for k, v in self._values.items() if len(str(v)) <= _SHOWN_CHARS},
+            tables=self._tables,
         )
 
     def _check_kind(self) -> None:
@@ -144,19 +178,26 @@ class _Parser:
     def _tensors(self, count: int) -> int:
         """Read the tensors' places and return how many parameters they hold. Raises when one ends behind the file."""
         parameters, end_bytes = 0, 0
+        tables: dict[str, tuple[int, int]] = {}
         for _ in range(count):
-            self._text()
+            name = self._text()
             dimensions = self._number("<I")
             if dimensions > _MAX_DIMENSIONS:
                 raise self._broken(f"a tensor has {dimensions} dimensions")
             values = prod(self._number("<Q") for _ in range(dimensions))
-            block_values, block_bytes = _BLOCKS.get(self._number("<I"), (max(values, 1), 1))
+            kind = self._number("<I")
+            block_values, block_bytes = _BLOCKS.get(kind, (max(values, 1), 1))
             parameters += values
-            end_bytes = max(end_bytes, self._number("<Q") + values // block_values * block_bytes)
+            offset_bytes = self._number("<Q")
+            end_bytes = max(end_bytes, offset_bytes + values // block_values * block_bytes)
+            if kind == _F32 and dimensions == 1 and not name.startswith("blk."):
+                tables[name] = (offset_bytes, values)
         alignment = _whole(self._values.get("general.alignment")) or _ALIGNMENT_BYTES
-        needed_bytes = -(-self._file.tell() // alignment) * alignment + end_bytes
+        start_bytes = -(-self._file.tell() // alignment) * alignment
+        needed_bytes = start_bytes + end_bytes
         if count and needed_bytes > self._size_bytes:
             raise self._broken(f"it is cut off: it has {self._size_bytes:,} of {needed_bytes:,} bytes")
+        self._tables = {name: Table(self._path, start_bytes + at, values) for name, (at, values) in tables.items()}
         return parameters
 
     def _value(self, key: str, kind: int) -> None:

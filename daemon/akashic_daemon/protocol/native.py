@@ -158,6 +158,7 @@ class Stats(Wire):
     computed_tokens_total: int = 0
     generated_tokens_total: int = 0
     evicted_tokens_total: int = 0
+    compactions_total: int = 0
     preempted_total: int = 0
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0

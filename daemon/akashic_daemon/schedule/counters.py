@@ -19,6 +19,7 @@ class Counters:
     requests_failed_total: int = 0
     requests_cancelled_total: int = 0
     prompt_tokens_total: int = 0
+    compactions_total: int = 0
     reused_tokens_total: int = 0
     computed_tokens_total: int = 0
     generated_tokens_total: int = 0
@@ -55,7 +56,7 @@ class Counters:
     def fill(self, stats: Stats) -> None:
         """Copy everything into a snapshot."""
         for name in (
-            "requests_total", "requests_failed_total", "requests_cancelled_total", "prompt_tokens_total",
+            "requests_total", "requests_failed_total", "requests_cancelled_total", "prompt_tokens_total", "compactions_total",
             "reused_tokens_total", "computed_tokens_total", "generated_tokens_total", "preempted_total", "steps_total",
         ):  # fmt: skip
             setattr(stats, name, getattr(self, name))

@@ -18,20 +18,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from akashic_daemon.cache.index import NoRoom, RadixIndex
+from akashic_daemon.cache.compaction import Holes
+from akashic_daemon.cache.index import NoRoom, NoSequence, RadixIndex
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import BatchItem, Engine
 from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
+from akashic_daemon.program.path import Path
 from akashic_daemon.protocol.native import EngineStatus, SessionActivity
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Finished, FinishReason, Progress, Started, TextDelta
+from akashic_daemon.schedule.report import activity, fill_status
 from akashic_daemon.schedule.request import Request, State
-from akashic_daemon.types import RequestId
+from akashic_daemon.types import RequestId, SequenceId
 
 logger = logging.getLogger("akashic.loop")
 T = TypeVar("T")
 _SPARE_CELLS = 16
 """Cells kept free for the next tokens when a request is admitted."""
+_COMPACTED_BYTES = 256 << 20
+"""More KV than this isn't copied out at once to close holes."""
 
 
 class StepLoop:
@@ -45,6 +50,7 @@ class StepLoop:
         self._running: list[Request] = []
         self._engine: Engine | None = None
         self._index: RadixIndex | None = None
+        self._holes = Holes()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="akashic-engine", daemon=True)
 
@@ -61,12 +67,18 @@ class StepLoop:
         return not self._thread.is_alive()
 
     def call(self, function: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run `function` on the engine thread between two steps and hand `done` what came of it, there."""
+        """Run `function` on the engine thread between two steps and hand `done` what came of it, there.
+
+        A bug in it is handed over too, hence the broad except: it must not end the thread that serves everybody.
+        """
 
         def work() -> None:
             try:
                 result: T | BaseException = function()
             except AkashicError as error:
+                result = error
+            except Exception as error:
+                logger.exception("a call on the engine thread failed by a bug")
                 result = error
             done(result)
 
@@ -92,31 +104,17 @@ class StepLoop:
 
     def fill_status(self, status: EngineStatus) -> None:
         """Add what the loop knows; a racy read is good enough for people."""
-        engine, index = self._engine, self._index
-        if engine is None or index is None:
-            return
-        status.window_tokens = engine.model.window_tokens
-        status.kv_cells_total, status.kv_cells_used = index.cells_total, index.cells_used
-        status.sequences_total, status.sequences_used = index.sequences_total, index.sequences_used
-        status.model_bytes, status.kv_bytes = engine.model.size_bytes, engine.model.kv_bytes
-        status.threads = int(getattr(engine, "threads", 0))
+        if self._engine is not None and self._index is not None:
+            fill_status(status, self._engine, self._index)
+
+    def forget(self, path: Path) -> None:
+        """Evict what only this path holds; call through `call`."""
+        if self._index is not None:
+            self._index.forget(self._index.ops.key(path))
 
     def activity(self) -> list[SessionActivity]:
         """Describe running and waiting requests."""
-        now_s = time.monotonic()
-        return [
-            SessionActivity(
-                request=r.id,
-                session=r.session,
-                state=r.state.value if r.state is not State.DONE else "decode",
-                prompt_tokens=r.prompt_tokens,
-                reused_tokens=r.reuse.reused_tokens,
-                prefilled_tokens=r.prompt_tokens if r.generated else max(0, r.prompt_tokens - r.ahead),
-                generated_tokens=len(r.generated),
-                age_s=now_s - r.created_s,
-            )
-            for r in [*self._running, *self._waiting]
-        ]
+        return activity([*self._running, *self._waiting])
 
     @property
     def index(self) -> RadixIndex | None:
@@ -136,9 +134,8 @@ class StepLoop:
             self._engine = self._index = None
         if factory is not None:
             engine = factory()
-            limits = engine.capabilities
-            self._index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
             self._engine = engine
+            self._empty_cache(engine)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -210,6 +207,7 @@ class StepLoop:
         for request in [r for r in [*self._running, *self._waiting] if r.cancelled]:
             self._counters.requests_cancelled_total += 1
             self._finish(request, "cancelled")
+        self._close_holes()
         self._admit()
         plan = self._plan()
         if not plan:
@@ -227,6 +225,35 @@ class StepLoop:
         for number, (request, item) in enumerate(plan):
             self._account(request, item, number, now_s)
 
+    def _close_holes(self) -> None:
+        """Compact the engine's cache when the holes in it cost more than closing them."""
+        index, engine = self._index, self._engine
+        assert index is not None and engine is not None  # noqa: PT018
+        self._holes.see(index.cells_used)
+        if not self._holes.pays(index.cells_used):
+            return
+        if index.cells_used * engine.model.kv_bytes_per_token > _COMPACTED_BYTES:
+            return
+        started_s = time.monotonic()
+        try:
+            moved = index.compact()
+        except EngineError as error:
+            logger.error("compacting the KV cache failed, so it is emptied: %s", error)
+            for request in list(self._running):
+                self._end_badly(request, error)
+            self._empty_cache(engine)
+            return
+        if moved or not index.cells_used:
+            self._holes.closed(moved, time.monotonic() - started_s)
+            self._counters.compactions_total += 1
+
+    def _empty_cache(self, engine: Engine) -> None:
+        limits = engine.capabilities
+        for sequence in range(limits.max_sequences):
+            engine.release(SequenceId(sequence))
+        self._index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
+        self._holes = Holes()
+
     def _survive(self, error: EngineError, requests: list[Request]) -> None:
         """Nothing of the batch was added: end only what was in it, and go on."""
         logger.error("a step failed: %s", error)
@@ -238,6 +265,8 @@ class StepLoop:
         assert index is not None
         most = min(self._settings.max_running, index.sequences_total)
         while self._waiting and len(self._running) < most:
+            if any(r.had_everything for r in self._running):
+                return
             request = self._waiting[0]
             self._choose_route(request, index)
             if request.ahead + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
@@ -245,6 +274,11 @@ class StepLoop:
             self._waiting.popleft()
             try:
                 self._begin(request)
+            except NoSequence as error:
+                if self._running:
+                    self._waiting.appendleft(request)
+                    return
+                self._end_badly(request, error)
             except AkashicError as error:
                 self._end_badly(request, error)
 
@@ -294,30 +328,39 @@ class StepLoop:
     def _plan(self) -> list[tuple[Request, BatchItem]]:
         """Choose what the next step computes and make room for it; preempts when there is none."""
         assert self._index is not None
-        while True:
+        while self._running:
+            lacking = Overloaded("no sequence is free", hint="raise cache.max_sequences")
             try:
                 plan = self._choose()
                 needed = sum(len(item.tokens) for _, item in plan)
+                if not plan:
+                    continue  # what ran has ended
+            except NoSequence:
+                plan, needed = [], 0
             except NoRoom as error:
                 plan, needed = [], error.cells
             if plan and self._index.make_room(needed):
                 return plan
-            if not self._running:
-                return []
-            if len(self._running) == 1:
-                request = self._running[0]
-                if request.state is State.DECODE:
-                    self._finish(request, "length")
-                else:
-                    self._end_badly(
-                        request,
-                        Overloaded(
-                            f"no room for {needed} more KV cells of {self._index.cells_total}",
-                            hint="raise cache.kv_tokens",
-                        ),
-                    )
-                return []
-            self._preempt(max(self._running, key=lambda r: r.created_s))
+            if needed:
+                room = f"no room for {needed} more KV cells of {self._index.cells_total}"
+                lacking = Overloaded(room, hint="raise cache.kv_tokens")
+            if len(self._running) > 1:
+                self._preempt(max(self._running, key=lambda r: r.created_s))
+            else:
+                self._make_do(self._running[0], lacking)
+        return []
+
+    def _make_do(self, request: Request, lacking: AkashicError) -> None:
+        """Let the only running request begin again with everything for itself; end it when that was tried."""
+        assert self._index is not None
+        if request.state is State.DECODE:
+            self._finish(request, "length")
+        elif request.had_everything:
+            self._end_badly(request, lacking)
+        else:
+            request.had_everything = True
+            self._preempt(request)
+            self._index.make_room(self._index.cells_total)
 
     def _choose(self) -> list[tuple[Request, BatchItem]]:
         assert self._index is not None
@@ -329,12 +372,18 @@ class StepLoop:
                 start = self._index.next_position(request.sequence)
                 plan.append((request, BatchItem(request.sequence, (request.pending,), start, True)))
         budget = self._settings.prefill_tokens_busy if plan else self._settings.prefill_tokens
-        for request in self._running:
+        for request in list(self._running):
             if request.state is not State.PREFILL or budget <= 0:
                 continue
             assert request.sequence is not None
             key = request.key
-            work = self._index.advance(request.sequence, key, len(key) - 1)
+            try:
+                work = self._index.advance(request.sequence, key, len(key) - 1)
+            except (NoRoom, NoSequence):
+                raise
+            except AkashicError as error:
+                self._end_badly(request, error)  # an operation failed; the others go on
+                continue
             assert work is not None, "the last token is always computed"
             end = min(work.end, work.start + budget)
             plan.append((request, BatchItem(work.sequence, key[work.start : end], work.position, end == len(key))))

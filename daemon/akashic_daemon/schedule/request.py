@@ -78,6 +78,8 @@ class Request:
     last_token_s: float = 0.0
     started: bool = False
     cancelled: bool = False
+    had_everything: bool = False
+    """Whether it ran alone on an emptied cache already, because it lacked room."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:

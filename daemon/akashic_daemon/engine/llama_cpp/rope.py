@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from akashic_daemon.engine.llama_cpp.gguf_tensors import read_f32_tensor
+from akashic_daemon.engine.gguf_header import read_table
 
 FloatArray = npt.NDArray[np.float32]
 ComplexArray = npt.NDArray[np.complex64]
@@ -128,7 +128,7 @@ def other_ropes(metadata: Mapping[str, str], rope: Rope, path: Path, window_toke
     """Return what single layers may use instead of `rope`: none at all, or what sliding-window layers use.
 
     The metadata don't say which layers do, and leave some of their numbers to the architecture: these are guesses, for
-    `rotation_check` to choose among. Raises ModelError as `rope_of` does.
+    `rotation_check` to choose among. Raises BadModelFile as `rope_of` does.
     """
     name = metadata.get("general.architecture", "")
     sliding = {
@@ -163,7 +163,7 @@ def rope_of(metadata: Mapping[str, str], rope_type: int, path: Path, window_toke
 
     `metadata` and `rope_type` are what llama.cpp says of the loaded model, `path` its GGUF (the first part, when
     split), `window_tokens` the context's `n_ctx_seq`. The context must have been made with llama.cpp's default rope
-    parameters. Raises ModelError when the file's tensor table can't be read.
+    parameters. Raises BadModelFile when the file's tensor table can't be read.
     """
     hparams = _Hparams(metadata)
     try:
@@ -225,10 +225,10 @@ def _base_frequencies(hparams: _Hparams, rotated: int) -> npt.NDArray[np.float64
 
 def _factors(hparams: _Hparams, path: Path, window_tokens: int) -> npt.NDArray[np.float32] | None:
     """Return what frequencies are divided by: llama3's, or LongRoPE's pick for this window."""
-    factors = read_f32_tensor(path, _ROPE_FACTORS)
+    factors = read_table(path, _ROPE_FACTORS)
     if factors is None:
         longer = window_tokens > _original_window(hparams)
-        factors = read_f32_tensor(path, _ROPE_FACTORS_LONG if longer else _ROPE_FACTORS_SHORT)
+        factors = read_table(path, _ROPE_FACTORS_LONG if longer else _ROPE_FACTORS_SHORT)
     return factors
 
 
