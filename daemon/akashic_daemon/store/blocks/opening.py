@@ -101,14 +101,10 @@ def _recover(database: Database, extents: Extents, clock: Clock) -> None:
         for number, end_bytes in ends.items():
             size = _settle(extents, found[number], number, end_bytes) if number in found else 0
             if size < end_bytes:
-                with database.transaction() as c:
-                    index.quarantine_cut(c, number, size, clock.now_s())
-                    ends[number] = size
-                    if size == 0:
-                        index.drop(c, [number])
-            if size:
-                extents.add(number, ends[number], ends[number])
-        for number in found.keys() - ends.keys():
+                _quarantine_cut(database, number, size, clock)
+            if size >= FILE_HEADER_BYTES:
+                extents.add(number, size, size)
+        for number in found.keys() - {e.number for e in extents}:
             extents.files.unlink(found[number])
         extents.skip_numbers(max([last_number, *found]))
     except OSError as error:
@@ -116,6 +112,14 @@ def _recover(database: Database, extents: Extents, clock: Clock) -> None:
             f"recovering the extents in {extents.folder}: {error.strerror or error}",
             hint="free disk space or fix the folder's permissions; nothing that was stored is lost",
         ) from error
+
+
+def _quarantine_cut(database: Database, number: int, size: int, clock: Clock) -> None:
+    """Move aside what an extent lost with its end; without even a header left it isn't one any more."""
+    with database.transaction() as c:
+        index.quarantine_cut(c, number, size, clock.now_s())
+        if size < FILE_HEADER_BYTES:
+            index.drop(c, [number])
 
 
 def _trust(database: Database) -> None:
