@@ -49,6 +49,11 @@ class Paths:
         return self.log_dir / "daemon.log"
 
     @property
+    def weights_digests(self) -> Path:
+        """Digests of model files that were read in full once."""
+        return self.cache_dir / "weights.json"
+
+    @property
     def chat_history(self) -> Path:
         """Lines typed into an interactive chat."""
         return self.store_dir / "chat_history"

@@ -58,7 +58,7 @@ class Service:
         self._config = settings.config
         self._counters = Counters()
         self._loop = StepLoop(self._config.schedule, self._counters)
-        self._host = ModelHost(self._loop, engine_factory or llama_cpp_factory(self._config))
+        self._host = ModelHost(self._loop, engine_factory or llama_cpp_factory(self._config, paths.weights_digests))
         self._thread = StoreThread()
         self._started_s = time.time()
         self._ids = itertools.count(1)
@@ -276,9 +276,17 @@ class Service:
             shelf=PolicyShelf(self.paths),
             index=lambda: self._loop.index,
             generate=self.continue_turn,
-            remove=self.remove_session,
+            remove=self._remove_scratch,
             renamed=self._renamed,
         )
+
+    async def _remove_scratch(self, session: str) -> None:
+        """Delete a script's scratch branch; its KV stays till it is evicted, for its session shares most of it."""
+        try:
+            await self.sessions.remove_session(session)
+        finally:
+            self._host.forget_texts()
+            self.generation.traces.forget(session)
 
     def _renamed(self, old: str, new: str) -> None:
         """Let what is remembered of a session's last prompt go on under another name."""

@@ -76,22 +76,28 @@ def read_header(path: Path) -> GgufHeader:
 
     A model in parts is named by its first part; parameters and size are those of all. An unchanged file is read once.
     """
-    first = _read_file(path)
-    split = _PART.search(path.name)
-    if split is None:
+    first, *others = [_read_file(part) for part in part_paths(path)]
+    if not others:
         return first
-    if int(split[1]) != 1:
-        raise BadModelFile(
-            f"opening the model {path}: it is part {int(split[1])} of a model", hint="give its first part, -00001-of-…"
-        )
-    stem = path.name[: split.start()]
-    others = [_read_file(path.with_name(f"{stem}-{n:05}-of-{split[2]}.gguf")) for n in range(2, int(split[2]) + 1)]
     return replace(
         first,
         size_bytes=first.size_bytes + sum(o.size_bytes for o in others),
         parameters_count=first.parameters_count + sum(o.parameters_count for o in others),
         tables={name: table for part in (first, *others) for name, table in part.tables.items()},
     )
+
+
+def part_paths(path: Path) -> list[Path]:
+    """Return the files of a model, the named one first. Raises BadModelFile when that is a later part."""
+    split = _PART.search(path.name)
+    if split is None:
+        return [path]
+    if int(split[1]) != 1:
+        raise BadModelFile(
+            f"opening the model {path}: it is part {int(split[1])} of a model", hint="give its first part, -00001-of-…"
+        )
+    stem = path.name[: split.start()]
+    return [path, *(path.with_name(f"{stem}-{n:05}-of-{split[2]}.gguf") for n in range(2, int(split[2]) + 1))]
 
 
 def read_table(path: Path, name: str) -> npt.NDArray[np.float32] | None:

@@ -35,8 +35,11 @@ class KnownModel:
     embedded: bool = False
 
 
-def llama_cpp_factory(config: Config) -> EngineFactory:
-    """Return what makes llama.cpp engines with these settings; imports llama.cpp only when called."""
+def llama_cpp_factory(config: Config, digests: Path | None = None) -> EngineFactory:
+    """Return what makes llama.cpp engines with these settings; imports llama.cpp only when called.
+
+    digests: the file in which digests of weights are remembered.
+    """
 
     def make(name: str, path: Path) -> Engine:
         from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
@@ -54,6 +57,7 @@ def llama_cpp_factory(config: Config) -> EngineFactory:
                 threads=config.schedule.threads,
                 cores=len(os.sched_getaffinity(0)),
                 batch_tokens=max(_BATCH_TOKENS, config.schedule.prefill_tokens + config.schedule.max_running),
+                digests=digests,
                 memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             )
         )

@@ -25,11 +25,12 @@ from akashic_daemon.engine.base import (
     SamplingParams,
     SavedCells,
 )
+from akashic_daemon.engine.fingerprint import fingerprint, weights_digest
+from akashic_daemon.engine.gguf_header import read_header
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, kv_shape_of
 from akashic_daemon.engine.llama_cpp.cells import SCRATCH_SEQUENCES, SPARE_CELLS, CellMover, LlamaCells
-from akashic_daemon.engine.llama_cpp.model_file import check_gguf
 from akashic_daemon.engine.llama_cpp.rope import other_ropes, rope_of
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
@@ -62,13 +63,15 @@ class LlamaCppOptions:
     cores: int = 1
     memory_bytes: int = 0
     batch_tokens: int = 2048
+    digests: Path | None = None
+    """Where digests of weights are remembered."""
 
 
 class LlamaCppEngine:
     """A GGUF loaded by llama.cpp. Make, use and close it on one thread (tokenizing is safe anywhere)."""
 
     def __init__(self, options: LlamaCppOptions) -> None:
-        size_bytes = check_gguf(options.path)
+        size_bytes = read_header(options.path).size_bytes
         library.prepare()
         library.clear_errors()
         self._options = options
@@ -239,8 +242,22 @@ class LlamaCppEngine:
             bos=self._control_text(bos),
             eos=self._control_text(eos),
             add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocabulary)),
-            fingerprint="",
+            fingerprint=self._fingerprint(),
             metadata=metadata,
+        )
+
+    def _fingerprint(self) -> str:
+        return fingerprint(
+            weights_digest(self._options.path, self._options.digests),
+            {
+                "engine": "llama_cpp",
+                "build": llama_cpp.__version__,
+                "state_version": 3,
+                "kv_type": self._options.kv_type,
+                "flash_attention": self._wants_flash_attention(),
+                "context_tokens": llama_cpp.llama_n_ctx_seq(self._context),
+                "offloaded": bool(llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0),
+            },
         )
 
     def _metadata(self) -> list[tuple[str, str]]:
