@@ -64,7 +64,7 @@ class Stored:
 class Parts:
     """What the service is made of.
 
-    remove: deletes a session for good. renamed: what is remembered of a session, by its old name, is now the new one's.
+    remove: deletes a scratch branch. renamed: what is remembered of a session, by its old name, is now the new one's.
     """
 
     config: Config

@@ -13,6 +13,7 @@ import pytest
 from akashic_daemon.context_script import script
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import AkashicError, AssertionFailed, BadRequest, NotFound, ScriptError, Unsupported
+from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import (
     AppendRequest,
     ContextView,
@@ -237,6 +238,43 @@ def test_a_script_moves_its_session_to_where_it_ended(tmp_path: Path) -> None:
         assert (shown.session, shown.next_position) == ("run", steps[-1].next_position)
         assert await names(service) == {"run"}
         assert (await service.context.explanation("run", None)).turn == 2
+
+    run(tmp_path, work)
+
+
+async def turn(service: Service, session: str) -> native.Reuse:
+    request = native.TurnRequest(prompt="go on", max_tokens=4)
+    async with aclosing(service.turn(session, request)) as events:
+        done = [event async for event in events][-1]
+    assert done.reuse is not None
+    return done.reuse
+
+
+def test_the_turn_after_a_script_goes_on_from_what_the_script_computed(tmp_path: Path) -> None:
+    text = (
+        'generate 4 tokens\ndrop tool[0]\nappend user "x"\ngenerate 4 tokens\nrepos\nappend user "y"\ngenerate 4 tokens'
+    )
+
+    async def work(service: Service) -> None:
+        await played(service, text)
+        await played(service, 'append user "a"\nappend tool "some long result of a tool"\n' + text, session="new")
+        for session in ("run", "new"):
+            reuse = await turn(service, session)
+            added = (await service.context.show(session)).messages[-2]
+            assert added.label == "go on"
+            assert reuse.computed_tokens <= added.tokens + 30, session
+
+    run(tmp_path, work)
+
+
+def test_a_script_that_fails_leaves_what_its_session_has_computed(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        await turn(service, "run")
+        with pytest.raises(AssertionFailed):
+            await played(service, 'append user "x"\ngenerate 4 tokens\nassert messages == 1')
+        reuse = await turn(service, "run")
+        added = (await service.context.show("run")).messages[-2]
+        assert reuse.computed_tokens <= added.tokens + 30
 
     run(tmp_path, work)
 
