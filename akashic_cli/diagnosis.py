@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from akashic_cli.client import Client
+from akashic_cli.client import Client, segment
 from akashic_daemon.config import load
 from akashic_daemon.errors import AkashicError, DaemonNotRunning
 from akashic_daemon.paths import Paths, find_paths
+from akashic_daemon.protocol.native import ModelDetail
 
 MIN_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 << 30
@@ -31,6 +32,9 @@ import json, llama_cpp
 info = llama_cpp.llama_print_system_info().decode()
 print(json.dumps({"version": llama_cpp.__version__, "gpu": bool(llama_cpp.llama_supports_gpu_offload()), "info": info}))
 """
+
+_OPERATIONS = {"drop": "Drop", "tail_gap": "Replace and tail drops", "repos": "Repos"}
+"""Capabilities and the operations that need them."""
 
 
 class Level(StrEnum):
@@ -63,6 +67,7 @@ def diagnose() -> list[Finding]:
         check_socket_folder,
         check_disk,
         check_daemon,
+        check_cache_editing,
         check_port,
     )
     return [check(paths) for check in checks]
@@ -184,6 +189,24 @@ def check_daemon(paths: Paths) -> Finding:
     if status.warnings:
         return Finding("daemon", Level.WARN, f"{text}; it warns: {'; '.join(status.warnings)}")
     return Finding("daemon", Level.OK, text)
+
+
+def check_cache_editing(paths: Paths) -> Finding:
+    """Tell which cache operations the loaded model allows, and why not the others."""
+    try:
+        with Client(paths.socket) as client:
+            name = client.handshake().engine.model
+            model = None if name is None else ModelDetail.model_validate(client.get(f"/models/{segment(name)}"))
+    except AkashicError:
+        model = None
+    if model is None or not model.capabilities:
+        return Finding("cache_editing", Level.OK, "no model is loaded, so what it allows isn't known yet")
+    able = [word for key, word in _OPERATIONS.items() if model.capabilities.get(key)]
+    unable = [f"no {word}: {model.why_not.get(key)}" for key, word in _OPERATIONS.items() if word not in able]
+    text = f"{model.summary.name} allows {', '.join(able) or 'nothing'}"
+    if unable:
+        return Finding("cache_editing", Level.WARN, "; ".join([text, *unable]), "edits are computed anew instead")
+    return Finding("cache_editing", Level.OK, text)
 
 
 def check_port(paths: Paths) -> Finding:
