@@ -62,6 +62,39 @@ def test_silence_is_filled_with_comments_from_the_start(home: Path, monkeypatch:
     run(check)
 
 
+def test_silence_is_filled_between_chunks_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "KEEPALIVE_S", 0.01)
+    sent: list[bytes] = []
+    filled = asyncio.Event()
+
+    async def halting() -> AsyncIterator[bytes]:
+        yield b"one"
+        await filled.wait()
+        yield b"two"
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+            if b"still here" in message["body"]:
+                filled.set()
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def check() -> None:
+        answer = stream.EventStream(
+            halting(), media_type="text/plain", keepalive=b"still here", on_error=lambda _e: b""
+        )
+        await answer({"type": "http"}, receive, send)
+
+    run(check)
+    said = b"".join(sent)
+    assert said.startswith(b"one")
+    assert said.replace(b"still here", b"") == b"onetwo"
+    assert b"still here" in said
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_an_error_before_the_first_event_keeps_its_status(home: Path, streamed: bool) -> None:
     async def refused() -> AsyncGenerator[GenerationEvent, None]:

@@ -72,19 +72,22 @@ class EventStream:
         self._on_error = on_error
         self._headers = headers or {}
         self._cleanup = cleanup
+        self._sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, and stop the source when the client leaves."""
         queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(_READ_AHEAD)
+        self._sent_s = asyncio.get_running_loop().time()
         pumping = asyncio.create_task(pump(self._source, queue))
         sending = asyncio.create_task(self._send_all(queue, send))
         leaving = asyncio.create_task(wait_for_disconnect(receive))
+        filling = asyncio.create_task(self._fill_silence(queue))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
         finally:
-            for task in (sending, leaving, pumping):
+            for task in (sending, leaving, pumping, filling):
                 task.cancel()
             try:
                 with suppress(asyncio.CancelledError):
@@ -96,12 +99,7 @@ class EventStream:
     async def _send_all(self, queue: asyncio.Queue[bytes | BaseException | None], send: Send) -> None:
         started = False
         while True:
-            item: bytes | BaseException | None
-            try:
-                async with asyncio.timeout(KEEPALIVE_S):
-                    item = await queue.get()
-            except TimeoutError:
-                item = self._keepalive or b""
+            item = await queue.get()
             chunks: list[bytes] = []
             last = False
             while True:
@@ -120,9 +118,22 @@ class EventStream:
             if not started:
                 started = True
                 await send(self._start())
+            self._sent_s = asyncio.get_running_loop().time()
             await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": not last})
             if last:
                 return
+
+    async def _fill_silence(self, queue: asyncio.Queue[bytes | BaseException | None]) -> None:
+        """Queue the keepalive whenever nothing was sent for a while; one timer a silence, not one a token."""
+        loop = asyncio.get_running_loop()
+        while True:
+            left_s = self._sent_s + KEEPALIVE_S - loop.time()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+                continue
+            self._sent_s = loop.time()
+            if queue.empty():
+                queue.put_nowait(self._keepalive or b"")
 
     def _start(self) -> dict[str, object]:
         headers = {"content-type": self._media_type, "cache-control": "no-cache", **self._headers}
