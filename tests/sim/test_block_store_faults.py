@@ -256,3 +256,33 @@ def test_a_store_that_cannot_write_still_reads_and_says_that_it_is_unavailable(t
     assert store.put([record("n", group="new")]).stored == 1
     assert store.unavailable is None
     store.close()
+
+
+class LoggingFiles(CountingFiles):
+    """Notes what is done, in order."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def _count(self, name: str) -> None:
+        self.log.append(name)
+
+
+def test_payloads_are_on_the_disk_before_the_index_names_them_and_go_after_it_does_not(tmp_path: Path) -> None:
+    log: list[str] = []
+    store = open_store(tmp_path, files=LoggingFiles(log))
+    fill(store)
+    store.database.connection.set_trace_callback(lambda sql: log.append(sql) if sql == "COMMIT" else None)
+    log.clear()
+    put_new(store)
+    assert log.count("COMMIT") == 1
+    assert log.index("write") < log.index("sync") < log.index("sync_folder") < log.index("COMMIT")
+    assert not {"write", "sync", "unlink"} & set(log[log.index("COMMIT") :])
+    log.clear()
+    compact(store)
+    moved = log[: log.index("unlink")]
+    last = len(moved) - 1 - moved[::-1].index("COMMIT")
+    assert {"write", "sync", "sync_folder"} <= set(moved[:last])
+    assert not {"write", "sync"} & set(log[last:])
+    store.close()

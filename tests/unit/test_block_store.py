@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from akashic_daemon.errors import Conflict, StoreError
 from akashic_daemon.store.blocks.compaction import compact
+from akashic_daemon.store.blocks.extents import LANES
 from akashic_daemon.store.blocks.record import Entry, Found, Miss, MissReason, RefusalReason
 from akashic_daemon.store.blocks.store import BlockStore
 from block_stores import FakeClock, open_store, record
@@ -251,3 +254,65 @@ def test_extents_whose_index_is_lost_are_left_alone(tmp_path: Path) -> None:
         open_store(tmp_path)
     assert [f.read_bytes() for f in (tmp_path / "extents").iterdir()] == before
     assert not (tmp_path / "blocks.sqlite").exists()
+
+
+def test_a_group_may_be_read_on_another_thread_while_the_store_compacts_and_deletes(store: BlockStore) -> None:
+    store.put([record(f"k{i}", sequence=i, size_bytes=9000) for i in range(20)])
+    may_go_on = Event()
+    with store.read_group("g") as reads, ThreadPoolExecutor(1) as pool:
+
+        def read() -> list[bytes]:
+            assert may_go_on.wait(30)
+            return [payload_of(found) for found in reads]
+
+        reading = pool.submit(read)
+        store.delete([f"k{i}" for i in range(0, 20, 2)])
+        compact(store)
+        store.delete_group("g")
+        may_go_on.set()
+        assert reading.result() == [record(f"k{i}", size_bytes=9000).payload for i in range(20)]
+    assert len(store.extents) == 0
+    assert list(store.extents.folder.iterdir()) == []
+    store.flush()  # the reads of rows that are gone
+    assert store.stats().counters["read_records"] == 20
+
+
+def test_more_groups_than_lanes_are_all_stored_and_none_needs_a_file_of_its_own(store: BlockStore) -> None:
+    for i in range(3):
+        for n in range(30):
+            store.put([record(f"{n}.{i}", group=f"g{n}", sequence=i)])
+    assert len(store.extents) <= LANES + 1
+    for n in range(30):
+        assert [e.key for e in store.entries(f"g{n}")] == [f"{n}.{i}" for i in range(3)]
+        with store.read_group(f"g{n}") as reads:
+            assert all(isinstance(f, Found) for f in reads)
+
+
+def test_a_batch_that_names_a_record_twice_stores_it_once(store: BlockStore) -> None:
+    put = store.put([record("k", group="a"), record("k", group="b", sequence=2), record("k", group="b", sequence=3)])
+    assert (put.stored, put.known) == (1, 0)
+    assert [len(store.entries(group)) for group in "ab"] == [1, 2]
+    assert store.delete_group("b").records == 0
+    assert store.delete_group("a").records == 1
+
+
+def test_records_are_read_in_the_order_of_the_keys_and_absent_ones_left_out(store: BlockStore) -> None:
+    store.put([record(f"k{i}", sequence=i) for i in range(4)])
+    with store.read(["k3", "k1", "nothing", "k0"]) as reads:
+        assert [f.entry.key for f in reads if isinstance(f, Found)] == ["k3", "k1", "k0"]
+
+
+def test_a_record_larger_than_an_extent_has_one_of_its_own(store: BlockStore) -> None:
+    large = record("large", sequence=1, size_bytes=store.extent_bytes * 2)
+    store.put([record("k0"), large, record("k2", sequence=2)])
+    assert len(store.extents) == 3
+    assert payload_of(store.get("large")) == large.payload
+
+
+def test_a_store_is_private_and_a_second_close_does_nothing(store: BlockStore, tmp_path: Path) -> None:
+    store.put([record("k")])
+    files = [f for f in tmp_path.rglob("*") if f.is_file()]
+    assert {f.stat().st_mode & 0o777 for f in files} == {0o600}
+    assert (tmp_path / "extents").stat().st_mode & 0o777 == 0o700
+    store.close()
+    store.close()

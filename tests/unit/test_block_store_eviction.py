@@ -67,3 +67,21 @@ def test_room_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     assert not make_room(store, 2 << 20, keep={"g"}).is_enough
     assert isinstance(store.get("k"), Found)
     store.close()
+
+
+def test_a_budget_that_was_lowered_below_what_is_stored_holds_again_once_room_is_made(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for n in range(6):
+        store.put([record(f"{n}.{i}", group=f"g{i % 3}", sequence=n, size_bytes=30_000) for i in range(9)])
+    store.close()
+    store = open_store(tmp_path, budget_bytes=400_000)
+    assert store.bytes_used > 1_500_000
+    assert store.free_bytes == 0
+    refusal = store.put([record("new")]).refusal
+    assert refusal is not None
+    assert make_room(store, refusal.needed_bytes).is_enough
+    assert store.put([record("new")]).stored == 1
+    assert store.bytes_used <= store.budget_bytes
+    assert len(store.entries("g2")) > 0
+    assert check(store) == []
+    store.close()

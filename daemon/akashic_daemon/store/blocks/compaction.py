@@ -85,6 +85,9 @@ def _fitting(store: BlockStore, stale: dict[int, int]) -> list[int]:
         if needed <= room:
             chosen.append(number)
             room -= needed
+    if not chosen and store.bytes_used > store.budget_bytes:
+        # The budget was lowered below what is stored: only by going on, extent by extent, does it come to hold again.
+        return [min(stale, key=lambda number: stale[number])]
     return chosen
 
 

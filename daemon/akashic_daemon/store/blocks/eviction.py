@@ -55,7 +55,7 @@ def make_room(store: BlockStore, needed_bytes: int, *, keep: Collection[str] = (
         if store.free_bytes >= needed_bytes:
             break
         store.flush()
-        missing = needed_bytes - store.free_bytes - store.stats().dead_bytes
+        missing = needed_bytes + store.missing_bytes - store.stats().dead_bytes
         if missing > 0:
             with store.database.reading() as c:
                 keys = coldest(index.usage(c), missing, keep=keep)

@@ -75,9 +75,17 @@ class BlockStore:
         return self.extents.used_bytes + self._inline_bytes
 
     @property
+    def missing_bytes(self) -> int:
+        """Bytes that are used beyond what puts may take, below 0 where some are free.
+
+        The room of one extent, which may become a few with a header each, is kept for compaction.
+        """
+        return self.bytes_used + self.extent_bytes + 4 * FILE_HEADER_BYTES - self.budget_bytes
+
+    @property
     def free_bytes(self) -> int:
-        """Bytes that puts may still take; the room of one extent is kept for compaction."""
-        return max(0, self.budget_bytes - self.extent_bytes - self.bytes_used)
+        """Bytes that puts may still take."""
+        return max(0, -self.missing_bytes)
 
     def put(self, records: Sequence[Record]) -> Put:
         """Store a batch, all or none; the result says why not. Records stored before only join the group."""
