@@ -13,7 +13,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
 from akashic_cli.chat.oneshot import answer_view
-from akashic_cli.chat.turn import Answer, new_session_name, run_turn, say_cost
+from akashic_cli.chat.turn import Answer, new_session_name, policy_line, run_turn, say_cost
 from akashic_cli.client import Client, segment
 from akashic_cli.render.output import say
 from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
@@ -53,6 +53,7 @@ class Conversation:
         self.client = client
         self.template = template
         self.session = session
+        self._told_policy = False
 
     def handle(self, line: str) -> bool:
         """Do what a line asks; False ends the conversation."""
@@ -86,6 +87,9 @@ class Conversation:
             with answer_view() as show:
                 run_turn(self.client, request, answer, show)
             say_cost(answer)
+            if not self._told_policy and (told := policy_line(answer)) is not None:
+                say(told)
+            self._told_policy = True
 
         self._answering(ask)
 

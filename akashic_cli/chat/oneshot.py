@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from akashic_cli.chat.turn import Answer, new_session_name, run_turn, say_cost
+from akashic_cli.chat.turn import Answer, new_session_name, policy_line, run_turn, say_cost
 from akashic_cli.client import Client
 from akashic_cli.render.output import print_json, say
 from akashic_cli.uploads import Source, main_session, say_problems, upload
@@ -41,6 +41,8 @@ def ask(
         raise
     say_cost(answer)
     if not is_named or source is not None:
+        if (told := policy_line(answer)) is not None:
+            say(told)
         say(f"session {answer.session}; `akashic chat -s {answer.session}` goes on with it")
 
 

@@ -77,6 +77,14 @@ def say_cost(answer: Answer) -> None:
         say(line)
 
 
+def policy_line(answer: Answer) -> str | None:
+    """Return what to tell about the policy that edits a session's cache; None without one."""
+    reuse = answer.finished.reuse if answer.finished is not None else None
+    if reuse is None or reuse.policy is None:
+        return None
+    return f"policy {reuse.policy}: what it drops was read by what came after; `--policy none` keeps everything"
+
+
 def cost_line(done: TurnEvent) -> str:
     """Return the line that stands after each answer."""
     reuse, timing = done.reuse or Reuse(), done.timing or Timing()

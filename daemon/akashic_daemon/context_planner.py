@@ -20,7 +20,7 @@ from akashic_daemon.program.path import Path
 from akashic_daemon.program.policy import Policy
 from akashic_daemon.program.route import Route
 from akashic_daemon.program.weave import Compiled, compile_ops
-from akashic_daemon.traces import Known, Meaning, Traces, same_words
+from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, same_words
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.prompt import Prompt
 
@@ -93,8 +93,13 @@ class ContextPlanner:
         plain = _plain(target, compiled is not None and bool(compiled.path.ops))
         edited, near = self._edited(ask, target, altered)
         routes.append(plain)
+        positions_asked = compiled is not None and any(isinstance(op, ReposAt) for op in ask.ops)
+        if positions_asked and not ask.exact:
+            routes = routes[:1]  # no other way has the positions that were asked for
         offered = ask.drop_edits or (compiled is not None and not ask.exact and _only_grew(near, ask.messages))
-        if edited is not None and offered and edited.path.ops:
+        offered = offered and not positions_asked
+        older = edited is not None and any(e.kind in KEPT_KINDS for e in edited.edits)
+        if edited is not None and offered and (edited.path.ops or older):
             routes.append(Route.of("edited", edited.path, edited.owners, self._told(edited), edited.edits))
         window = self._model.window_tokens
         fitting = [r for r in routes if r.next_position < window]

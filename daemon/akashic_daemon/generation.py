@@ -53,6 +53,7 @@ class _Turn:
     before: Before | None
     window_moved: bool
     notes: tuple[str, ...]
+    policy: str | None = None
 
 
 class Generation:
@@ -141,7 +142,9 @@ class Generation:
             before = Before(near.trace, planned.edits, editable, reordered)
         note = ("the tools came in another order; the earlier one was kept",) if reordered and tools else ()
         self._book.remember_places(session, asked.ops, messages)
-        return _Turn(replace(request, session=session), session, planned, prompt, before, moved, (*asked.notes, *note))
+        policy = str(asked.policy) if asked.policy is not None and asked.policy.rules else None
+        request, notes = replace(request, session=session), (*asked.notes, *note)
+        return _Turn(request, session, planned, prompt, before, moved, notes, policy)
 
     def _drops_edits(self, request: GenerationInput) -> bool:
         return (request.edit_reuse or self._config.cache.edit_reuse) == "drop"
@@ -308,6 +311,7 @@ class Generation:
                 left_out_messages=0 if prompt is None else prompt.left_out_messages,
                 left_out_tokens=0 if prompt is None else prompt.left_out_tokens,
                 drop_skipped_tokens=0 if compiled is None else compiled.skipped_tokens,
+                policy=turn.policy,
                 notes=[*(() if prompt is None else prompt.notes), *turn.notes],
             ),
             created_s=time.monotonic(),

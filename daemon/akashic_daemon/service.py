@@ -230,7 +230,8 @@ class Service:
             self._host.forget_texts()
             self.generation.traces.forget(session)
             if known is not None:
-                await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path))
+                others = self.generation.traces.paths()
+                await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path, others))
 
     def import_transcript(
         self,
@@ -281,12 +282,8 @@ class Service:
         )
 
     async def _remove_scratch(self, session: str) -> None:
-        """Delete a script's scratch branch; its KV stays till it is evicted, for its session shares most of it."""
-        try:
-            await self.sessions.remove_session(session)
-        finally:
-            self._host.forget_texts()
-            self.generation.traces.forget(session)
+        """Delete a script's scratch branch."""
+        await self.remove_session(session)
 
     def _renamed(self, old: str, new: str) -> None:
         """Let what is remembered of a session's last prompt go on under another name."""

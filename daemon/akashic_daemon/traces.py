@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from akashic_daemon.program.align import Entry, SameMeaning, Trace
+from akashic_daemon.program.path import Path
 from akashic_daemon.trajectory.message import Message
 
 KEPT_KINDS = frozenset({"volatile_text", "arguments_reserialised", "tokenized_otherwise"})
@@ -60,6 +61,10 @@ class Traces:
         old = self._of.pop(session, None)
         if old is not None:
             self._tokens -= len(old.trace.path.tokens)
+
+    def paths(self) -> list[Path]:
+        """Return the path of each session."""
+        return [known.trace.path for known in self._of.values()]
 
     def of_session(self, session: str | None) -> Known | None:
         """Return the trace of a session."""

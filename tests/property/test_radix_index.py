@@ -92,7 +92,8 @@ class Driver:
         elif roll < 0.96:
             self.index.compact()
         elif roll < 0.97 and self.paths:
-            self.index.forget(self.index.ops.key(self.chance.choice(self.paths)))
+            keys = [self.index.ops.key(p) for p in self.chance.sample(self.paths, min(3, len(self.paths)))]
+            self.index.forget(keys[0], keys[1:])
         else:
             cells = self.chance.randint(1, 12)
             could = self.index.cells_free + self.index.evictable_cells() >= cells
@@ -117,8 +118,23 @@ def test_forgetting_a_path_leaves_nothing_of_it_but_what_others_share() -> None:
         engine.decode([BatchItem(sequence, tokens[at:], at, logits=True)])
         index.extend(sequence, tokens[at:])
         index.finish(sequence)
-    index.forget(own)
+    index.forget(own, [shared])
     assert index.match(own).length == 3
     assert index.match(shared).length == 4
+    assert index.cells_used == engine.used_cells() == 4
+    index.check()
+
+
+def test_forgetting_a_branch_leaves_what_it_took_over_from_its_parent() -> None:
+    engine = FakeEngine(kv_cells=64, max_sequences=4)
+    index = RadixIndex(engine, cells_total=64, sequences_total=4)
+    parent, branch = array("i", [1, 2, 3, 4]), array("i", [1, 2, 3, 4, 5, 6])
+    for tokens in (parent, branch):
+        sequence, at = index.start(tokens, len(tokens) - 1)
+        engine.decode([BatchItem(sequence, tokens[at:], at, logits=True)])
+        index.extend(sequence, tokens[at:])
+        index.finish(sequence)
+    index.forget(branch, [parent])
+    assert index.match(branch).length == 4
     assert index.cells_used == engine.used_cells() == 4
     index.check()

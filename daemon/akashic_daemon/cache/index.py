@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from akashic_daemon.cache.compaction import compact
@@ -217,9 +217,14 @@ class RadixIndex:
         """Evict what no running sequence holds or waits for until `cells` are free. False if it can't."""
         return self._reclaimer.make_room(cells)
 
-    def forget(self, key: array[int]) -> None:
-        """Evict what only a key's path holds, its token ids included; what runs, or others share, stays."""
-        self._reclaimer.forget(self.match(key).node)
+    def forget(self, key: array[int], others: Iterable[array[int]] = ()) -> None:
+        """Evict what only a key's path holds, its token ids included; what runs, or is a start of `others`, stays."""
+        kept = max((common_length(key, other) for other in others), default=0)
+        node = self._tree.match(key).node
+        if node.depth < kept < node.end and node.is_run:
+            self._tree.cut(node, kept)
+        keep = self._tree.match(key[:kept]).node
+        self._reclaimer.forget(node, keep)
 
     def evictable_cells(self) -> int:
         """Return how many cells could be freed without touching a running sequence or what one waits for."""

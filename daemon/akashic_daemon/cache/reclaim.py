@@ -36,17 +36,16 @@ class Reclaimer:
             self._shorten(leaf, cells - self._holdings.free)
         return True
 
-    def forget(self, node: Node) -> None:
-        """Evict what stands at `node` and above it, up to where another path branches off or something runs."""
+    def forget(self, node: Node, keep: Node) -> None:
+        """Evict what stands at `node` and above it, up to `keep`, where another path branches off or something runs."""
         tree = self._tree
-        while node is not tree.root and not node.children and not node.pins:
-            idle = [t for t in node.tips if t not in tree.runners]
-            if len(idle) < len(node.tips):
+        while node is not keep and node is not tree.root and not node.children and not node.pins:
+            if any(t in tree.runners for t in node.tips):
                 return
             parent = node.parent
             assert parent is not None
-            for sequence in idle:
-                self._evict_all(sequence)
+            if node.tips:
+                self._shorten(node, size(node.resident()))
             tree.prune(node)
             node = parent
 

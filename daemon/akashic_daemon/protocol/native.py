@@ -78,6 +78,7 @@ class Reuse(Wire):
     dropped_tokens: int = 0
     reposed_tokens: int = 0
     drop_skipped_tokens: int = 0
+    policy: str | None = None
     left_out_messages: int = 0
     left_out_tokens: int = 0
     miss: Miss | None = None

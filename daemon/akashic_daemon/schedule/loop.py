@@ -15,7 +15,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from akashic_daemon.cache.compaction import Holes
@@ -107,10 +107,11 @@ class StepLoop:
         if self._engine is not None and self._index is not None:
             fill_status(status, self._engine, self._index)
 
-    def forget(self, path: Path) -> None:
-        """Evict what only this path holds; call through `call`."""
+    def forget(self, path: Path, others: Sequence[Path]) -> None:
+        """Evict what only this path holds, and none of the others; call through `call`."""
         if self._index is not None:
-            self._index.forget(self._index.ops.key(path))
+            key = self._index.ops.key
+            self._index.forget(key(path), map(key, others))
 
     def activity(self) -> list[SessionActivity]:
         """Describe running and waiting requests."""
