@@ -70,6 +70,14 @@ def put_new(store: BlockStore) -> None:
         raise store.unavailable
 
 
+def put_more(store: BlockStore) -> None:
+    """Append to extents that hold records already."""
+    more = [record(f"{g}.more{i}", group=g, sequence=20 + i) for i in range(2) for g in "ab"]
+    if store.put(more).refusal is not None:
+        assert store.unavailable is not None
+        raise store.unavailable
+
+
 def compact_all(store: BlockStore) -> None:
     compact(store)
 
@@ -84,6 +92,7 @@ def mend(store: BlockStore) -> None:
 
 OPERATIONS: dict[str, Callable[[BlockStore], None]] = {
     "put": put_new,
+    "put more": put_more,
     "compact": compact_all,
     "delete": delete_group,
     "mend": mend,
@@ -216,7 +225,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("operation", ["put", "compact", "delete"])
+@pytest.mark.parametrize("operation", ["put", "put more", "compact", "delete"])
 def test_a_disk_that_fills_up_at_any_size_leaves_all_or_nothing(tmp_path: Path, operation: str) -> None:
     before, after = expected(tmp_path / "whole", operation)
     store = open_store(tmp_path / "a")

@@ -138,6 +138,16 @@ def test_a_record_found_damaged_is_quarantined_once_and_can_be_stored_anew(store
     assert isinstance(store.get("k0"), Found)
 
 
+def test_a_record_that_a_sweep_found_damaged_is_replaced_when_it_is_stored_anew(store: BlockStore) -> None:
+    flip(store, 200)
+    with store.read_group("g") as reads:
+        assert [isinstance(f, Miss) for f in reads] == [True, False, False, False, False, False]
+    assert [e.key for e in store.entries("g")] == [f"k{i}" for i in range(1, 6)]
+    assert store.put([record("k0")]).stored == 1
+    assert all_read_whole_or_missed(store) == 0
+    assert len(store.entries("g")) == 6
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_flip_of_any_byte_of_an_extent_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
