@@ -87,6 +87,20 @@ class CountingFiles(FileOps):
         super().sync_folder(folder)
 
 
+class WatchedFiles(CountingFiles):
+    """Knows how much the files took at their fullest, also in the middle of a compaction."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.most_bytes = 0
+
+    def write(self, fd: int, parts: Sequence[Bytes], offset: int) -> int:
+        count = super().write(fd, parts, offset)
+        self.most_bytes = max(self.most_bytes, sum(f.stat().st_size for f in self.folder.iterdir()))
+        return count
+
+
 def payload(key: str, size_bytes: int) -> bytes:
     """Return bytes that follow from a key and look random."""
     return hashlib.shake_128(key.encode()).digest(size_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import settings
@@ -14,29 +13,15 @@ from akashic_daemon.store.blocks.check import check
 from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.eviction import make_room
 from akashic_daemon.store.blocks.reading import Reads
-from akashic_daemon.store.blocks.record import Bytes, Found, Miss, MissReason, Record
+from akashic_daemon.store.blocks.record import Found, Miss, MissReason, Record
 from akashic_daemon.store.blocks.store import BlockStore
-from block_stores import CountingFiles, FakeClock, open_store, record
+from block_stores import FakeClock, WatchedFiles, open_store, record
 
 KEYS = st.sampled_from([f"k{i}" for i in range(14)])
 GROUPS = st.sampled_from("abc")
 SIZES = {f"k{i}": (0, 40, 4095, 4096, 6000, 30_000, 12_000)[i % 7] for i in range(14)}
 BUDGET_BYTES = 150_000
 PLACES = st.lists(st.tuples(KEYS, GROUPS, st.integers(0, 5)), max_size=5)
-
-
-class WatchedFiles(CountingFiles):
-    """Knows how much the files took at their fullest, also in the middle of a compaction."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-        self.most_bytes = 0
-
-    def write(self, fd: int, parts: Sequence[Bytes], offset: int) -> int:
-        count = super().write(fd, parts, offset)
-        self.most_bytes = max(self.most_bytes, sum(f.stat().st_size for f in self.folder.iterdir()))
-        return count
 
 
 class BlockStoreMachine(RuleBasedStateMachine):
