@@ -88,8 +88,9 @@ class ActiveCache:
         if count == 0:
             return self
         if not self.inserting:
+            added = Span(self.next_index, count, self.next_position, 0)
             return ActiveCache(
-                join((*self.spans, Span(self.next_index, count, self.next_position, 0))),
+                (*self.spans[:-1], *join((*self.spans[-1:], added))),
                 self.next_index + count,
                 self.next_position + count,
                 self.repos_count,
@@ -120,8 +121,10 @@ class ActiveCache:
 
     def _drop(self, op: Drop) -> ActiveCache:
         kept: list[Span] = []
+        low, high = (op.ranges[0][0], op.ranges[-1][1]) if op.ranges else (0, 0)
         for span in self.spans:
-            if not intersect((span.indices,), op.ranges):
+            first, length, _, _ = span
+            if first >= high or first + length <= low or not intersect((span.indices,), op.ranges):
                 kept.append(span)
                 continue
             kept.extend(span.cut(start, end) for start, end in subtract((span.indices,), op.ranges))
