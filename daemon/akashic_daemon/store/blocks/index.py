@@ -207,7 +207,7 @@ def live_bytes(c: sqlite3.Connection) -> dict[int, int]:
 
 def inline_bytes(c: sqlite3.Connection) -> int:
     """Return the bytes of the payloads that stand in the index."""
-    return int(c.execute("SELECT coalesce(sum(size_bytes), 0) FROM records WHERE extent_id IS NULL").fetchone()[0])
+    return int(c.execute("SELECT coalesce(sum(length(CAST(payload AS BLOB))), 0) FROM records").fetchone()[0])
 
 
 def drop_empty(c: sqlite3.Connection) -> list[int]:

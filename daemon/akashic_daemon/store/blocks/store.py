@@ -24,7 +24,7 @@ from akashic_daemon.store.blocks import index
 from akashic_daemon.store.blocks.extents import Batch, Extents, Lanes
 from akashic_daemon.store.blocks.index import Row
 from akashic_daemon.store.blocks.layout import FILE_HEADER_BYTES, payload_checksum, record_checksum, record_header
-from akashic_daemon.store.blocks.notes import Notes
+from akashic_daemon.store.blocks.notes import Noted, Notes
 from akashic_daemon.store.blocks.reading import Into, Reads
 from akashic_daemon.store.blocks.record import (
     Entry,
@@ -95,7 +95,8 @@ class BlockStore:
             return Put(refusal=Refusal(RefusalReason.UNWRITABLE, str(error), 0, self.free_bytes))
 
     def _put(self, records: Sequence[Record]) -> Put:
-        self.flush()  # a damaged record is out of the way before it is stored anew
+        if self.notes.damaged:
+            self.flush()  # a damaged record is out of the way before it is stored anew
         with self.database.reading() as c:
             new = {r.key: r for r in records if index.by_key(c, r.key) is None}
         needed = sum(_upper_bound(len(r.payload)) for r in new.values())
@@ -104,10 +105,13 @@ class BlockStore:
             return Put(refusal=Refusal(RefusalReason.BUDGET, detail, needed, self.free_bytes))
         checksums = {key: payload_checksum(r.payload) for key, r in new.items()}
         batch = Batch(self.extents)
+        noted = Noted()
         try:
             places = self._append(sorted(new.values(), key=lambda r: (r.group, r.sequence)), checksums, batch)
             batch.sync()
+            noted = self.notes.take()
             with self.database.transaction() as c:
+                inline_bytes = -self._note(c, noted)
                 for extent, tail in batch.tails.items():
                     index.set_end(c, extent.number, tail)
                 for key, record in new.items():
@@ -117,11 +121,12 @@ class BlockStore:
                 index.count_up(c, "written_records", len(new))
                 index.count_up(c, "written_bytes", sum(len(r.payload) for r in new.values()))
         except BaseException:
+            self.notes.give_back(noted)
             self.lanes.drop(batch.tails)  # after a failed write or fsync nothing more goes there
             batch.undo()
             raise
         batch.keep()
-        self._inline_bytes += sum(len(r.payload) for key, r in new.items() if key not in places)
+        self._inline_bytes += inline_bytes + sum(len(r.payload) for key, r in new.items() if key not in places)
         stored = sum(index.stored_bytes(len(r.payload), in_extent=key in places) for key, r in new.items())
         return Put(len(new), len({r.key for r in records}) - len(new), stored)
 
@@ -173,7 +178,7 @@ class BlockStore:
             else:
                 index.count_up(c, "deleted_records", len(rows))
         self.retire(emptied)
-        self._inline_bytes -= sum(row.entry.size_bytes for row in rows if row.extent is None)
+        self._inline_bytes -= sum(len(row.payload or b"") for row in rows)
         return Removed(len(rows), sum(row.stored_bytes for row in rows))
 
     def retire(self, numbers: Sequence[int]) -> None:
@@ -243,17 +248,23 @@ class BlockStore:
             return
         try:
             with self.database.transaction() as c:
-                inline = [row for i in noted.damaged if (row := index.by_id(c, i)) is not None and row.extent is None]
-                moved = [index.quarantine(c, i, why, self.clock.now_s()) for i, why in noted.damaged.items()]
-                for row_id, at_s in noted.used_at_s.items():
-                    index.note_read(c, row_id, noted.reads.get(row_id, 0), at_s)
-                index.count_up(c, "quarantined_records", sum(moved))
-                index.count_up(c, "read_records", sum(noted.reads.values()))
-                index.count_up(c, "read_bytes", noted.read_bytes)
+                inline_bytes = self._note(c, noted)
         except BaseException:
             self.notes.give_back(noted)
             raise
-        self._inline_bytes -= sum(len(row.payload or b"") for row in inline)
+        self._inline_bytes -= inline_bytes
+
+    def _note(self, c: Connection, noted: Noted) -> int:
+        """Write what was noted; return the bytes of payloads that left the index by it."""
+        damaged = [row for i in noted.damaged if (row := index.by_id(c, i)) is not None]
+        moved = [index.quarantine(c, i, why, self.clock.now_s()) for i, why in noted.damaged.items()]
+        for row_id, at_s in noted.used_at_s.items():
+            index.note_read(c, row_id, noted.reads.get(row_id, 0), at_s)
+        counts = (sum(moved), sum(noted.reads.values()), noted.read_bytes)
+        for name, by in zip(("quarantined_records", "read_records", "read_bytes"), counts, strict=True):
+            if by:
+                index.count_up(c, name, by)
+        return sum(len(row.payload or b"") for row in damaged)
 
     def try_flush(self) -> bool:
         """Flush where the disk lets us; what it doesn't take stays noted, and `unavailable` says why."""
