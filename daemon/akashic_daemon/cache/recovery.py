@@ -16,7 +16,7 @@ from akashic_daemon.cache.keys import OpTable, marker_places
 from akashic_daemon.cache.node import Node
 from akashic_daemon.program.active import ActiveCache, Span
 from akashic_daemon.program.path import Repos
-from akashic_daemon.program.ranges import EMPTY, Ranges, intersect, size, subtract, union
+from akashic_daemon.program.ranges import EMPTY, Range, Ranges, intersect, normal, size, subtract, union
 
 
 @dataclass(slots=True)
@@ -27,8 +27,11 @@ class Needed:
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add all cells of these spans."""
+        ranges: dict[int, list[Range]] = {}
         for span in spans:
-            self.add_ranges(span.version, (span.indices,))
+            ranges.setdefault(span.version, []).append(span.indices)
+        for version, found in ranges.items():
+            self.add_ranges(version, normal(found))
 
     def add_ranges(self, version: int, ranges: Ranges) -> None:
         """Add cells of one copy."""

@@ -35,8 +35,10 @@ def union(a: Ranges, b: Ranges) -> Ranges:
 
 def intersect(a: Ranges, b: Ranges) -> Ranges:
     """Return what is in both."""
+    if not a or not b:
+        return EMPTY
     out: list[Range] = []
-    i = j = 0
+    i, j = max(0, bisect_right(a, b[0]) - 1), max(0, bisect_right(b, a[0]) - 1)
     while i < len(a) and j < len(b):
         start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
         if start < end:
