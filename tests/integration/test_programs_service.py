@@ -333,3 +333,15 @@ class Named(FakeEngine):
     def model(self) -> Any:
         """The fake's model by another name."""
         return replace(super().model, name=self._name)
+
+
+def test_a_newest_message_that_was_written_anew_counts_as_replaced(home: FilePath) -> None:
+    async def run(watch: Watch) -> None:
+        told = history(4)
+        await watch.ask(ask(*told, user("first thought"), session="s"))
+        done = await watch.ask(ask(*told, user("second thought"), session="s"))
+        miss = done.finished.reuse.miss
+        assert miss is not None
+        assert (miss.cause, miss.at_message) == ("message_replaced", len(told))
+
+    serve(home, run)

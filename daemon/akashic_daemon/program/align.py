@@ -161,8 +161,8 @@ class _Aligner:
             self._gap(a, old, b, new)
             self._keep_whole(old, new)
             a, b = old + 1, new + 1
-        for old_index in range(a, len(self._trace.entries)):
-            self._note_gone(old_index, b)
+        for number, old_index in enumerate(range(a, len(self._trace.entries))):
+            self._note_gone(old_index, b + number)
         return self._build(a, b)
 
     def _with_tail(self, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -240,11 +240,15 @@ class _Aligner:
         if end:
             self._kept.append((new, entry.indices(len(entry.tokens) - end, len(entry.tokens))))
 
-    def _note_gone(self, old: int, b: int) -> None:
-        entries = self._trace.entries
+    def _note_gone(self, old: int, new: int) -> None:
+        """Tell of an old message behind all that stays; one of the request's new ones may stand in its place."""
+        entries, target = self._trace.entries, self._target
         if self._trace.open_tail and old == len(entries) - 1:
             return
-        self._edits.append(Edit("removed", entries[old].owner, None))
+        if new < len(target) - 1 and _common_start(entries[old].tokens, target[new].tokens) >= 2:
+            self._edits.append(Edit("replaced", entries[old].owner, target[new].owner))
+        else:
+            self._edits.append(Edit("removed", entries[old].owner, None))
 
     def _build(self, a: int, b: int) -> Aligned | None:
         trace, target = self._trace, self._target
