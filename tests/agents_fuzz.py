@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.engine.base import BatchItem, SavedCells
+from akashic_daemon.engine.fake import FakeCells, FakeEngine
 from akashic_daemon.errors import AkashicError, BadRequest, EngineError, Overloaded, PromptTooLong
 from akashic_daemon.schedule.events import GenerationInput, Started, TextDelta
 from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.types import SequenceId
 from watched_service import Outcome, Watch, driven, rendered, text_of, visible, watched
 
 POLICIES = (
@@ -21,6 +24,32 @@ POLICIES = (
     "tool-rolling-drop:keep=2",
     "window:sink=1,recent=3,budget=25%,threshold=30%,gain=5%",
 )
+
+
+class Frail(FakeEngine):
+    """Fails its next call of a kind when it is told to."""
+
+    failing = ""
+
+    def _fail(self, call: str) -> None:
+        if self.failing == call:
+            self.failing = ""
+            raise EngineError(f"{call} was told to fail")
+
+    def decode(self, batch: Sequence[BatchItem]) -> None:
+        """Compute, or fail."""
+        self._fail("decode")
+        super().decode(batch)
+
+    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> FakeCells:
+        """Copy out, or fail."""
+        self._fail("save")
+        return super().save(sequence, ranges)
+
+    def load(self, saved: SavedCells, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> None:
+        """Add copies, or fail."""
+        self._fail("load")
+        super().load(saved, sequence, ranges)
 
 
 class Agent:
@@ -113,7 +142,7 @@ class World:
         self.chance = chance = random.Random(seed)
         self.window = chance.choice((120, 200, 400))
         cells = chance.choice((self.window, self.window + 60, 3 * self.window))
-        self.engine = FakeEngine(
+        self.engine = Frail(
             kv_cells=cells, max_sequences=chance.choice((2, 3, 5, 16)), window_tokens=self.window,
             end_every=chance.choice((5, 29)),
         )  # fmt: skip
@@ -144,7 +173,7 @@ class World:
                 agent.edit(self.agents)
             agent.history = agent.history or [agent.new_message()]
             if self.faults and agent.chance.random() < 0.1:
-                self.engine.fail_next = 1
+                self.engine.failing = agent.chance.choice(("decode", "save", "load"))
             try:
                 if agent.chance.random() < 0.12:
                     await self.leave_early(watch, agent)
