@@ -122,6 +122,25 @@ def policy(
 
 
 @app.command()
+def edits(
+    session: SessionArgument,
+    reuse: Annotated[
+        str, typer.Argument(metavar="exact|drop|default", help="Compute anew, keep later KV, or as the settings say.")
+    ],
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Say what an edited history of the session becomes in requests that don't say."""
+    from akashic_cli.client import connect, segment
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        body = {"edit_reuse": None if reuse == "default" else reuse}
+        _tell(client.put(f"/sessions/{segment(session)}/edit_reuse", body), as_json)
+
+
+@app.command()
 def run(
     session: SessionArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The script; - reads it from stdin.")],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.errors import Unsupported
@@ -34,6 +35,7 @@ class Program:
     policy: Policy
     own_policy: bool = False
     since: int = 0
+    edit_reuse: Literal["exact", "drop"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def view(session: str, model: str, window_tokens: int, context: Context) -> Cont
         dropped_tokens=compiled.dropped_tokens + compiled.replaced_tokens,
         policy=str(program.policy),
         own_policy=program.own_policy,
+        edit_reuse=program.edit_reuse,
         policy_since=program.since,
         ops=[_op(op, tokens) for op, tokens in zip(compiled.ops, compiled.effects, strict=True)],
         notes=list(compiled.notes),

@@ -28,6 +28,7 @@ from akashic_daemon.protocol.context import (
     AppendRequest,
     CacheTree,
     ContextView,
+    EditReuseRequest,
     Explanation,
     OpsRequest,
     OpsResult,
@@ -178,6 +179,17 @@ class ContextService:
             await self._run(work)
         return await self.show(session)
 
+    async def set_edit_reuse(self, session: str, request: EditReuseRequest) -> ContextView:
+        """Say what an edited history of the session becomes in requests that don't say."""
+
+        def work() -> None:
+            self.parts.store.ensure(session, origin="chat")
+            self.parts.programs.set_edit_reuse(session, request.edit_reuse)
+
+        async with self._editing:
+            await self._run(work)
+        return await self.show(session)
+
     # -- what scripts need -------------------------------------------------------------------------------------
 
     async def stored(self, session: str) -> Stored:
@@ -214,7 +226,7 @@ class ContextService:
         own = stored.program.policy
         policy = self.parts.shelf.find(own or default or self.default_policy(stored.row))
         since = stored.program.policy_since if own else 0
-        return Program(stored.program.ops, policy, own is not None, since)
+        return Program(stored.program.ops, policy, own is not None, since, stored.program.edit_reuse)
 
     def default_policy(self, row: SessionRow) -> str:
         """Return the settings' policy for a session: that of API requests, or that of `akashic chat`."""

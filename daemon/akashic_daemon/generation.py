@@ -123,7 +123,7 @@ class Generation:
         program = await self._sessions.program(session)
         asked = self._asked(request, session, program, default_policy)
         known = self.traces.of_session(session)
-        tools, reordered = _tools_as_before(request, known, self._drops_edits(request))
+        tools, reordered = _tools_as_before(request, known, self._drops_edits(request, program))
         messages = request.messages
         request = replace(request, tools=tools)
         prompt = await asyncio.to_thread(self._prompt, engine, request, asked, window_start)
@@ -146,8 +146,9 @@ class Generation:
         request, notes = replace(request, session=session), (*asked.notes, *note)
         return _Turn(request, session, planned, prompt, before, moved, notes, policy)
 
-    def _drops_edits(self, request: GenerationInput) -> bool:
-        return (request.edit_reuse or self._config.cache.edit_reuse) == "drop"
+    def _drops_edits(self, request: GenerationInput, program: SessionProgram | None) -> bool:
+        own = program.edit_reuse if program is not None else None
+        return (request.edit_reuse or own or self._config.cache.edit_reuse) == "drop"
 
     def _asked(
         self, request: GenerationInput, session: str | None, program: SessionProgram | None, default_policy: str
@@ -215,7 +216,7 @@ class Generation:
             ops=asked.ops,
             policy=asked.policy,
             policy_since=program.policy_since if program is not None and program.policy else 0,
-            drop_edits=self._drops_edits(request),
+            drop_edits=self._drops_edits(request, program),
             exact=request.edit_reuse == "exact" and bool(asked.ops),
             session=session,
             max_tokens=request.max_tokens,

@@ -17,6 +17,7 @@ from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import (
     AppendRequest,
     ContextView,
+    EditReuseRequest,
     OpsRequest,
     PolicyRequest,
     ScriptEvent,
@@ -25,7 +26,7 @@ from akashic_daemon.protocol.context import (
 from akashic_daemon.service import Service
 from akashic_daemon.store.programs import SessionProgram
 from akashic_daemon.trajectory.message import Message
-from fake_service import NEVER, running_service
+from fake_service import NEVER, answer, ask, running_service, user
 
 Work = Callable[[Service], Awaitable[None]]
 HISTORY = [
@@ -419,5 +420,18 @@ def test_the_index_is_told_as_a_tree_down_to_a_depth(tmp_path: Path) -> None:
         assert sum(1 + root.hidden_nodes for root in cut.roots) == tree.nodes
         with pytest.raises(BadRequest, match="0 nodes deep"):
             await service.context.cache_tree(0)
+
+    run(tmp_path, work)
+
+
+def test_a_session_says_what_its_edited_history_becomes(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        drawn = await service.context.set_edit_reuse("agent", EditReuseRequest(edit_reuse="drop"))
+        assert drawn.edit_reuse == "drop"
+        history = [user(f"a rather long message number {n}") for n in range(4)]
+        for messages, plan in ((history, "plain"), (history[:1] + history[2:], "edited")):
+            ended = await answer(service, ask(*messages, session="agent", max_tokens=4))
+            assert ended.reuse.plan == plan
+        assert (await service.context.set_edit_reuse("agent", EditReuseRequest(edit_reuse=None))).edit_reuse is None
 
     run(tmp_path, work)

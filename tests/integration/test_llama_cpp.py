@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ PROMPT = list(b"the quick brown fox jumps over the lazy dog, and then it sleeps"
 A, B, C = SequenceId(0), SequenceId(1), SequenceId(2)
 
 
-def load_engine(path: Path, **options: int) -> Engine:
+def load_engine(path: Path, **options: Any) -> Engine:
     from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 
     return LlamaCppEngine(

@@ -33,6 +33,7 @@ def routes() -> list[Route]:
         Route(f"{session}/ops", edit, methods=["POST"]),
         Route(f"{session}/messages", append, methods=["POST"]),
         Route(f"{session}/policy", set_policy, methods=["PUT"]),
+        Route(f"{session}/edit_reuse", set_edit_reuse, methods=["PUT"]),
         Route(f"{session}/script", run_script, methods=["POST"]),
         Route(f"{session}/explain", explain, methods=["GET"]),
         Route(f"{_PREFIX}/cache/tree", cache_tree, methods=["GET"]),
@@ -79,6 +80,12 @@ async def set_policy(request: Request) -> Response:
     """Set a session's policy."""
     body = parse(context.PolicyRequest, await read_json(request))
     return _json(await _service(request).set_policy(request.path_params["session"], body))
+
+
+async def set_edit_reuse(request: Request) -> Response:
+    """Say what an edited history of a session becomes."""
+    body = parse(context.EditReuseRequest, await read_json(request))
+    return _json(await _service(request).set_edit_reuse(request.path_params["session"], body))
 
 
 async def run_script(request: Request) -> Response:

@@ -4,6 +4,7 @@
     POST /sessions/{id}/ops           OpsRequest -> OpsResult
     POST /sessions/{id}/messages      AppendRequest -> ContextView; creates the session when it's new
     PUT  /sessions/{id}/policy        PolicyRequest -> ContextView; creates the session when it's new
+    PUT  /sessions/{id}/edit_reuse    EditReuseRequest -> ContextView; creates the session when it's new
     POST /sessions/{id}/script        ScriptRequest -> NDJSON of ScriptEvent; creates the session when it's new
     GET  /sessions/{id}/explain?turn= Explanation
     GET  /cache/tree?depth=           CacheTree
@@ -100,6 +101,7 @@ class ContextView(Wire):
     dropped_tokens: int = 0
     policy: str = "none"
     own_policy: bool = False
+    edit_reuse: Literal["exact", "drop"] | None = None
     policy_since: int = 0
     ops: list[ContextOp] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
@@ -130,6 +132,12 @@ class PolicyRequest(Wire):
     """The session's policy; None gives it back to the settings, `none` switches policies off."""
 
     policy: str | None
+
+
+class EditReuseRequest(Wire):
+    """What an edited history of the session becomes; None leaves it to the settings."""
+
+    edit_reuse: Literal["exact", "drop"] | None
 
 
 class ScriptRequest(Wire):

@@ -76,5 +76,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session_id, turn)
         ) WITHOUT ROWID""",
     ),
+    ("ALTER TABLE programs ADD COLUMN edit_reuse TEXT",),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from akashic_daemon.errors import NotFound
 from akashic_daemon.program.message_ops import MessageOp
@@ -23,11 +24,15 @@ KEPT_EXPLANATIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class SessionProgram:
-    """A session's policy as `NAME:parameter=value,…` (None: no policy of its own), and its operations."""
+    """A session's policy as `NAME:parameter=value,…` (None: no policy of its own), and its operations.
+
+    edit_reuse: what an edited history of it becomes, `exact` or `drop`; None leaves that to the settings.
+    """
 
     policy: str | None = None
     policy_since: int = 0
     ops: tuple[MessageOp, ...] = ()
+    edit_reuse: Literal["exact", "drop"] | None = None
 
 
 class ProgramStore:
@@ -40,10 +45,12 @@ class ProgramStore:
         """Return a session's program; one that was never set is empty."""
         with self._database.reading() as c:
             row = c.execute(
-                "SELECT policy, policy_since, ops FROM programs WHERE session_id = ?", (row_id(c, session),)
+                "SELECT policy, policy_since, ops, edit_reuse FROM programs WHERE session_id = ?", (row_id(c, session),)
             ).fetchone()
         return (
-            SessionProgram() if row is None else SessionProgram(row[0], row[1], tuple(from_stored(json.loads(row[2]))))
+            SessionProgram()
+            if row is None
+            else SessionProgram(row[0], row[1], tuple(from_stored(json.loads(row[2]))), row[3])
         )
 
     def set_policy(self, session: str, spec: str | None, since: int) -> None:
@@ -53,6 +60,15 @@ class ProgramStore:
                 "INSERT INTO programs (session_id, policy, policy_since) VALUES (?, ?, ?) ON CONFLICT (session_id) "
                 "DO UPDATE SET policy = excluded.policy, policy_since = excluded.policy_since",
                 (row_id(c, session), spec, since),
+            )
+
+    def set_edit_reuse(self, session: str, value: Literal["exact", "drop"] | None) -> None:
+        """Say what an edited history of the session becomes; None leaves it to the settings."""
+        with self._database.transaction() as c:
+            c.execute(
+                "INSERT INTO programs (session_id, edit_reuse) VALUES (?, ?) ON CONFLICT (session_id) "
+                "DO UPDATE SET edit_reuse = excluded.edit_reuse",
+                (row_id(c, session), value),
             )
 
     def set_ops(self, session: str, ops: Sequence[MessageOp]) -> None:
@@ -100,11 +116,13 @@ class ProgramStore:
 
 def copy(c: sqlite3.Connection, parent: int, child: int, message_count: int) -> None:
     """Give a new session what its parent's program has done within the first `message_count` messages."""
-    row = c.execute("SELECT policy, policy_since, ops FROM programs WHERE session_id = ?", (parent,)).fetchone()
+    row = c.execute(
+        "SELECT policy, policy_since, ops, edit_reuse FROM programs WHERE session_id = ?", (parent,)
+    ).fetchone()
     if row is not None:
         ops = [op for op in from_stored(json.loads(row[2])) if op.at is None or op.at <= message_count]
-        values = (child, row[0], min(row[1], message_count), _column(ops))
-        c.execute("INSERT INTO programs VALUES (?, ?, ?, ?)", values)
+        values = (child, row[0], min(row[1], message_count), _column(ops), row[3])
+        c.execute("INSERT INTO programs VALUES (?, ?, ?, ?, ?)", values)
 
 
 def row_id(c: sqlite3.Connection, session: str) -> int:
