@@ -113,12 +113,7 @@ def policy(
     home: HomeOption = None,
 ) -> None:
     """Let a policy edit the session's context from here on; `akashic policy list` shows which there are."""
-    from akashic_cli.client import connect, segment
-
-    client, _ = connect(autostart=not no_autostart)
-    with client:
-        body = {"policy": None if spec == "default" else spec}
-        _tell(client.put(f"/sessions/{segment(session)}/policy", body), as_json)
+    _put(session, "policy", spec, as_json=as_json, no_autostart=no_autostart)
 
 
 @app.command()
@@ -132,12 +127,7 @@ def edits(
     home: HomeOption = None,
 ) -> None:
     """Say what an edited history of the session becomes in requests that don't say."""
-    from akashic_cli.client import connect, segment
-
-    client, _ = connect(autostart=not no_autostart)
-    with client:
-        body = {"edit_reuse": None if reuse == "default" else reuse}
-        _tell(client.put(f"/sessions/{segment(session)}/edit_reuse", body), as_json)
+    _put(session, "edit_reuse", reuse, as_json=as_json, no_autostart=no_autostart)
 
 
 @app.command()
@@ -173,6 +163,16 @@ def run(
     client, _ = connect(autostart=not no_autostart)
     with client:
         play(client, session, request, as_json=as_json)
+
+
+def _put(session: str, setting: str, value: str, *, as_json: bool, no_autostart: bool) -> None:
+    """Set one of a session's own settings; `default` gives it back to the settings file."""
+    from akashic_cli.client import connect, segment
+
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        body = {setting: None if value == "default" else value}
+        _tell(client.put(f"/sessions/{segment(session)}/{setting}", body), as_json)
 
 
 def _edit(session: str, op: dict[str, Any], *, as_json: bool, no_autostart: bool) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from akashic_daemon.engine.base import Capabilities, ModelInfo
 from akashic_daemon.errors import PromptTooLong, Unsupported
-from akashic_daemon.program.align import Aligned, Edit, Entry, Trace, align, entries_of
+from akashic_daemon.program.active import has_tail_gap
+from akashic_daemon.program.align import Aligned, Entry, Trace, align, entries_of
 from akashic_daemon.program.layout import Layout
 from akashic_daemon.program.message_ops import MessageOp, ReplaceMessage, ReplaceSelected, ReposAt
 from akashic_daemon.program.path import Path
@@ -47,7 +48,6 @@ class Ask:
     exact: bool = False
     session: str | None = None
     max_tokens: int | None = None
-    notes: tuple[str, ...] = ()
     render: Callable[[int, str], Sequence[int]] | None = None
     head_tokens: int = 0
 
@@ -65,8 +65,6 @@ class Planned:
     compiled: Compiled | None = None
     edited: Aligned | None = None
     near: Known | None = None
-    notes: tuple[str, ...] = ()
-    edits: tuple[Edit, ...] = field(default=())
     altered: frozenset[int] = frozenset()
 
 
@@ -111,8 +109,7 @@ class ContextPlanner:
                 n_prompt_tokens=shortest,
                 n_ctx=window,
             )
-        edits = () if edited is None else edited.edits
-        return Planned(tuple(fitting), target, compiled, edited, near, ask.notes, edits, altered)
+        return Planned(tuple(fitting), target, compiled, edited, near, altered)
 
     def _compile(self, ask: Ask) -> Compiled | None:
         if not ask.ops and ask.policy is None:
@@ -122,7 +119,10 @@ class ContextPlanner:
             return None
         self._require(ask)
         layout = Layout.of(ask.messages, ask.prompt, head_tokens=ask.head_tokens)
-        return compile_ops(layout, ask.ops, rules=rules, since=ask.policy_since, render=ask.render)
+        compiled = compile_ops(layout, ask.ops, rules=rules, since=ask.policy_since, render=ask.render)
+        if not self._capabilities.tail_gap and has_tail_gap(compiled.path):
+            raise self._unable("tail_gap", "compute on after a dropped or replaced tail")
+        return compiled
 
     def _require(self, ask: Ask) -> None:
         wanted = ["drop"]
@@ -132,10 +132,13 @@ class ContextPlanner:
             wanted.append("range_export")
         for name in wanted:
             if not getattr(self._capabilities, name):
-                raise Unsupported(
-                    f"the model {self._model.name} can't {name} KV: {self._capabilities.why_not.get(name, 'unknown')}",
-                    hint="leave cache programs and policies out, or load another model; `akashic model show` lists both",
-                )
+                raise self._unable(name, f"{name} KV")
+
+    def _unable(self, capability: str, doing: str) -> Unsupported:
+        return Unsupported(
+            f"the model {self._model.name} can't {doing}: {self._capabilities.why_not.get(capability, 'unknown')}",
+            hint="leave cache programs and policies out, or load another model; `akashic model show` lists both",
+        )
 
     def _edited(
         self, ask: Ask, target: tuple[Entry, ...], altered: frozenset[int]

@@ -138,8 +138,9 @@ class Generation:
         near = planned.near or known
         before = None
         if near is not None:
-            editable = planned.edited.computed_tokens if planned.edited is not None else None
-            before = Before(near.trace, planned.edits, editable, reordered)
+            edited = planned.edited
+            edits, editable = ((), None) if edited is None else (edited.edits, edited.computed_tokens)
+            before = Before(near.trace, edits, editable, reordered)
         note = ("the tools came in another order; the earlier one was kept",) if reordered and tools else ()
         self._book.remember_places(session, asked.ops, messages)
         policy = str(asked.policy) if asked.policy is not None and asked.policy.rules else None
@@ -220,7 +221,6 @@ class Generation:
             exact=request.edit_reuse == "exact" and bool(asked.ops),
             session=session,
             max_tokens=request.max_tokens,
-            notes=asked.notes,
             render=lambda index, text: builder.replaced(messages, index, text, tools=tools),
             head_tokens=head,
         )

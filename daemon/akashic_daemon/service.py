@@ -82,10 +82,10 @@ class Service:
         self._loading = asyncio.create_task(self._load_default())
 
     async def _load_default(self) -> None:
-        await asyncio.to_thread(load_policy, "none")  # the grammar's parser takes a tenth of a second to make
         try:
             await self._host.acquire(await self.models.resolve(None))
             await self._host.release()
+            await asyncio.to_thread(load_policy, "none")  # makes the grammar's parser, a tenth of a second
         except AkashicError as error:
             logger.error("the default model can't be loaded: %s", error)
             if self._host.state.state != "failed":

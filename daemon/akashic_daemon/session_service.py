@@ -184,6 +184,9 @@ class _Import:
                 first_line.setdefault(item.reason, item.line)
         for conversation in list(self._pending):
             self._flush(conversation)
+        for session in self._sessions.values():
+            if session.new_messages == 0 and session.session != self._name:
+                session.session = self._store.join_twin(session.session)
         return native.ImportEvent(
             kind="done",
             read_bytes=self._path.stat().st_size,

@@ -307,6 +307,28 @@ def test_a_model_that_cannot_drop_refuses_programs_with_the_reason_and_still_ans
     serve(home, run, engine=Limited(kv_cells=4096, window_tokens=2048))
 
 
+class Gapless(FakeEngine):
+    """Can drop, but a sequence's positions must follow one another."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Say that a tail can't be dropped."""
+        return replace(super().capabilities, tail_gap=False, why_not={"tail_gap": "its positions have several parts"})
+
+
+def test_a_model_without_tail_gaps_refuses_a_dropped_tail_with_the_reason_and_drops_what_precedes(
+    home: FilePath,
+) -> None:
+    async def run(watch: Watch) -> None:
+        told = [*history(3), Message(Role.TOOL, "the newest result")]
+        with pytest.raises(Unsupported, match="dropped or replaced tail: its positions have several parts"):
+            await watch.ask(ask(*told, session="s", cache_ops=({"op": "drop", "messages": [len(told) - 1]},)))
+        done = await watch.ask(ask(*told, session="s", cache_ops=({"op": "drop", "messages": [3]},)))
+        assert shown(done, [*told[:3], *told[4:]])
+
+    serve(home, run, engine=Gapless(kv_cells=4096, window_tokens=2048))
+
+
 def test_a_trace_of_one_model_is_not_used_for_another(home: FilePath) -> None:
     async def work() -> None:
         async with watched(home, lambda _n, _p: Named(_n), models=("a", "b")) as watch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -330,3 +331,39 @@ def test_a_cancelled_request_in_the_queue_never_runs(home: Path) -> None:
             assert isinstance(await answer(service, ask(user("after"))), Finished)
 
     asyncio.run(run())
+
+
+def test_a_transcript_that_is_read_again_is_the_session_that_it_was(home: Path, tmp_path: Path) -> None:
+    told = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    file = tmp_path / "run.json"
+
+    async def read(service: Service, messages: list[dict[str, str]], name: str | None = None) -> native.ImportEvent:
+        file.write_text(json.dumps(messages))
+        return [event async for event in service.import_transcript(file, format=None, name=name)][-1]
+
+    async def work() -> None:
+        async with running_service(home, lambda _n, _p: FakeEngine()) as service:
+            first = await read(service, told)
+            again = await read(service, told)
+            assert again.sessions[0].session == first.sessions[0].session
+            assert again.sessions[0].new_messages == 0
+            named = await read(service, told, name="mine")
+            assert named.sessions[0].session == "mine"
+            longer = await read(service, [*told, {"role": "user", "content": "more"}])
+            assert longer.sessions[0].session != first.sessions[0].session
+            assert longer.sessions[0].new_messages == 1
+            assert len((await service.list_sessions()).sessions) == 3
+
+    asyncio.run(work())
+
+
+def test_a_request_that_had_to_make_way_waits_until_another_ends(home: Path) -> None:
+    async def work() -> None:
+        engine = FakeEngine(kv_cells=140, end_every=NEVER)
+        async with running_service(home, lambda _n, _p: engine) as service:
+            requests = [ask(user(f"{n} a question of some length"), max_tokens=40, session=f"s{n}") for n in range(2)]
+            done = await asyncio.gather(*(answer(service, r) for r in requests))
+            assert [d.completion_tokens for d in done] == [40, 40]
+            assert 1 <= (await service.stats()).preempted_total <= 2
+
+    asyncio.run(work())

@@ -24,13 +24,13 @@ _TOKENS_AHEAD = 32
 class Holes:
     """Tells when compaction pays. `peak` is the most cells in use since the last one: the cache reaches up to there.
 
-    move_s: seconds to save and load one cell; follows what is seen. hole_s: seconds that one hole costs each step. They
-    begin as measured with SmolLM2-135M on two cores without fused attention: 3,896 holes cost 20 of 35 ms a token.
+    move_s: seconds to save and load one cell; begins as measured with SmolLM2-135M on two cores and follows what is seen.
+    hole_s: seconds that one hole costs each step (`Capabilities.hole_s`).
     """
 
     peak: int = 0
     move_s: float = 5e-5
-    hole_s: float = 5e-6
+    hole_s: float = 0.0
 
     def see(self, used: int) -> None:
         """Take note of the cells in use."""

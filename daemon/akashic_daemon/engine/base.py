@@ -26,7 +26,10 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do with the loaded model. `why_not` maps a missing capability's name to its reason."""
+    """What an engine can do with the loaded model. `why_not` maps a missing capability's name to its reason.
+
+    hole_s: seconds that one idle cell below the highest used one costs each step; 0 where holes cost nothing.
+    """
 
     max_sequences: int
     kv_cells: int
@@ -37,6 +40,7 @@ class Capabilities:
     segment_batch: bool = False
     sparse_attention: bool = False
     kv_types: tuple[str, ...] = ("f16",)
+    hole_s: float = 0.0
     why_not: dict[str, str] = field(default_factory=dict)
 
 

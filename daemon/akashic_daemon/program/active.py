@@ -176,3 +176,20 @@ def active_cache(path: Path) -> ActiveCache:
             count -= first
         state = state.append(count)
     return state
+
+
+def has_tail_gap(path: Path) -> bool:
+    """Tell if any token's position doesn't follow the highest one that it sees, as after dropping the tail."""
+    state = ActiveCache()
+    for step in path.steps():
+        if isinstance(step, Drop | Repos | Insert):
+            state = state.apply(step)
+            continue
+        count = len(step)
+        while count:
+            seen = state.seen()
+            if seen and seen[-1].end < state.position:
+                return True
+            taken = min(count, state.inserting) if state.inserting else count
+            state, count = state.append(taken), count - taken
+    return False

@@ -40,11 +40,6 @@ class MessageTokens:
         return sum(end - start for start, end in self.ranges)
 
     @property
-    def is_tool_result(self) -> bool:
-        """Whether it is what a tool answered."""
-        return self.role is Role.TOOL
-
-    @property
     def approximate(self) -> bool:
         """Whether its border with a neighbour is unknown."""
         return self.group[1] - self.group[0] > 1

@@ -74,9 +74,3 @@ def subtract(a: Ranges, b: Ranges) -> Ranges:
 def size(a: Ranges) -> int:
     """Return how many integers are in `a`."""
     return sum(end - start for start, end in a)
-
-
-def contains(a: Ranges, value: int) -> bool:
-    """Tell if `value` is in `a`."""
-    at = bisect_right(a, (value, 1 << 62)) - 1
-    return at >= 0 and a[at][0] <= value < a[at][1]

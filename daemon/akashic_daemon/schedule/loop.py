@@ -51,6 +51,8 @@ class StepLoop:
         self._engine: Engine | None = None
         self._index: RadixIndex | None = None
         self._holes = Holes()
+        self._blocked = False
+        """Whether the head of the queue lacks what only an ending request gives back: nothing is worth trying until then."""
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="akashic-engine", daemon=True)
 
@@ -253,7 +255,7 @@ class StepLoop:
         for sequence in range(limits.max_sequences):
             engine.release(SequenceId(sequence))
         self._index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
-        self._holes = Holes()
+        self._holes = Holes(hole_s=limits.hole_s)
 
     def _survive(self, error: EngineError, requests: list[Request]) -> None:
         """Nothing of the batch was added: end only what was in it, and go on."""
@@ -265,12 +267,13 @@ class StepLoop:
         index = self._index
         assert index is not None
         most = min(self._settings.max_running, index.sequences_total)
-        while self._waiting and len(self._running) < most:
+        while self._waiting and len(self._running) < most and not self._blocked:
             if any(r.had_everything for r in self._running):
                 return
             request = self._waiting[0]
             self._choose_route(request, index)
             if request.ahead + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
+                self._blocked = True
                 return
             self._waiting.popleft()
             try:
@@ -278,6 +281,7 @@ class StepLoop:
             except NoSequence as error:
                 if self._running:
                     self._waiting.appendleft(request)
+                    self._blocked = True
                     return
                 self._end_badly(request, error)
             except AkashicError as error:
@@ -401,6 +405,7 @@ class StepLoop:
         request.sequence, request.state, request.pending = None, State.QUEUED, None
         self._running.remove(request)
         self._waiting.appendleft(request)
+        self._blocked = bool(self._running)
         logger.info("request %s waits again: the KV cache is full", request.id)
 
     def _account(self, request: Request, item: BatchItem, number: int, now_s: float) -> None:
@@ -458,6 +463,7 @@ class StepLoop:
             request.sampler.close()
             request.sampler = None
         request.state = State.DONE
+        self._blocked = False
         if request in self._running:
             self._running.remove(request)
         elif request in self._waiting:

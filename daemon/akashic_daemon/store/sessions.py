@@ -133,6 +133,23 @@ class SessionStore:
         self._database.shrink()
         return len(removed), sum(i not in removed for i in history)
 
+    def join_twin(self, name: str) -> str:
+        """Let a session that was just filled go when an older one of its origin holds the same history; return the name to use.
+
+        Nothing but its own row goes: the other session holds every message.
+        """
+        with self._database.transaction() as c:
+            session_id, head = _place(c, name)
+            twin = c.execute(
+                "SELECT name FROM sessions WHERE head_id = ? AND id < ? "
+                "AND origin = (SELECT origin FROM sessions WHERE id = ?) ORDER BY id LIMIT 1",
+                (head.id, session_id, session_id),
+            ).fetchone()
+            if twin is None:
+                return name
+            c.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+            return str(twin[0])
+
     def set_window_start(self, name: str, message: int | None) -> None:
         """Remember where the session's prompt begins now. Raises NotFound, BadRequest."""
         with self._database.transaction() as c:

@@ -42,6 +42,8 @@ from akashic_daemon.types import SequenceId
 _KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 _KV_BITS = {"f32": 32.0, "f16": 16.0, "q8_0": 8.5}
 _RECURRENT = "the model is recurrent or hybrid: dropped text stays in its state"
+_HOLE_S, _HOLE_FUSED_S = 5e-6, 1e-8
+"""What a hole costs a step: SmolLM2-135M on two cores, 3,896 holes 20 ms; on an H200, 28,000 holes 0.3 ms."""
 _UBATCH_TOKENS = 512
 _UBATCH_TOKENS_UNFUSED = 128
 """Without fused attention the scores of a micro-batch over all cells are kept: smaller is lighter and as fast on CPUs."""
@@ -217,6 +219,7 @@ class LlamaCppEngine:
             tail_gap="tail_gap" not in why_not,
             range_export="range_export" not in why_not,
             kv_types=tuple(_KV_TYPES),
+            hole_s=_HOLE_FUSED_S if self._wants_flash_attention() else _HOLE_S,
             why_not=why_not,
         )
 
