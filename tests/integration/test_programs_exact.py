@@ -19,7 +19,7 @@ pytestmark = pytest.mark.model
 def test_interleaved_programs_give_the_oracles_logits(tmp_path: FilePath, shape: Shape, seed: int) -> None:
     programs = Programs(write_tiny_gguf(tmp_path / "tiny.gguf", seed=seed, shape=shape), seed)
     try:
-        while programs.done < 40:
+        while programs.done < 80:
             programs.act()
         assert programs.worst < CLOSE
         assert programs.moved, "no program moved a cell: the test shows nothing"

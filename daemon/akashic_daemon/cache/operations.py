@@ -62,7 +62,10 @@ class Operations:
         self._holdings.gather(keeper, lineage, spans)
 
     def move(self, sequence: SequenceId, runner: Runner, tip: Node, marker: Node) -> None:
-        """Carry out a Repos: moved tokens get private copies, rotated to their new positions."""
+        """Carry out a Repos: moved tokens get private copies, rotated to their new positions.
+
+        What only this sequence held of the old copies goes at once: they say nothing new, and idle cells slow llama.cpp.
+        """
         lineage = Lineage.of(tip)
         version = marker.after.repos_count
         targets = [s for s in marker.after.spans if s.version == version]
@@ -75,14 +78,10 @@ class Operations:
         old = self._holdings.held_spans(sequence, lineage, parts)
         held = [(h, s.cut(*r)) for h, s in old for r in intersect((s.indices,), copied)]
         moving = sum(span.length for _, span in held)
-        keep = self._keep_dropped and self._holdings.free >= 2 * moving
-        if not keep:
-            freed = sum(size(intersect(self._holdings.unique(sequence, home), (span.indices,))) for home, span in old)
-            if not self._reclaimer.make_room(max(0, moving - freed)):
-                raise NoRoom(moving)
+        freed = sum(size(intersect(self._holdings.unique(sequence, home), (span.indices,))) for home, span in old)
+        if not self._reclaimer.make_room(max(0, moving - freed)):
+            raise NoRoom(moving)
         saved = self._cells.save(sequence, [(s.position, s.end) for _, s in held]) if held else None
-        if keep and old:
-            self._make_keeper(tip, lineage, [s for _, s in old])
         for home, span in old:
             self._holdings.let_go(sequence, home, (span.indices,))
         if saved is not None:
