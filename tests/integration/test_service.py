@@ -355,3 +355,17 @@ def test_a_transcript_that_is_read_again_is_the_session_that_it_was(home: Path, 
             assert len((await service.list_sessions()).sessions) == 3
 
     asyncio.run(work())
+
+
+def test_a_request_that_had_to_make_way_waits_until_another_ends(home: Path) -> None:
+    async def work() -> None:
+        engine = FakeEngine(kv_cells=140, end_every=NEVER)
+        async with running_service(home, lambda _n, _p: engine) as service:
+            for turn in range(5):
+                asked = [user(f"{n} a question of some length, {turn}") for n in range(2)]
+                requests = [ask(a, max_tokens=40, session=f"s{turn}-{n}") for n, a in enumerate(asked)]
+                done = await asyncio.gather(*(answer(service, r) for r in requests))
+                assert [d.completion_tokens for d in done] == [40, 40]
+            assert 5 <= (await service.stats()).preempted_total <= 10
+
+    asyncio.run(work())

@@ -149,9 +149,11 @@ class RadixIndex:
             self._reclaimer.retire_one()  # it held something of this very path, so look again
         runner = Runner(plan.needed, plan.matched, marker_places(key))
         self._tree.runners[sequence] = runner
-        for ahead in self._tree.nodes_between(node, found.node):
+        last = self._tree.cut(found.node, plan.matched)
+        for ahead in self._tree.nodes_between(node, last):
             ahead.pins += 1
             runner.pinned.append(ahead)
+        self._tree.prune(found.node)  # what lies behind `last` may have lost its holder when an id was freed
         self._tree.arrive(sequence, node)
         return sequence, plan.start
 
@@ -340,7 +342,8 @@ class RadixIndex:
                         self._cells.share(sequence, runner.scratch, part.position, part.end)
 
     def _may_grow(self, node: Node, sequence: SequenceId) -> bool:
-        if node is self._tree.root or not node.is_run or node.children or node.tips != {sequence}:
+        """Tell if its new tokens may join a run: not one that somebody waits for, who may go another way from its end."""
+        if node is self._tree.root or not node.is_run or node.children or node.pins or node.tips != {sequence}:
             return False
         room = node.room_to_grow()
         return room is None or room > 0
