@@ -1,0 +1,56 @@
+"""Rotation inside Triton kernels: the exact phase and its cosine and sine (MATH: this package's docstring)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def phase_cos_sin(phase):
+    """Give float32 cosine and sine of int64 `phase`, the fraction of a turn times 2^64."""
+    turn = (phase >> 32).to(tl.int32)
+    quadrant = (turn + 0x20000000) >> 30
+    x = (turn - (quadrant << 30)).to(tl.float32) * 1.4629180792671596e-09  # 2 pi / 2^32
+    z = x * x
+    sin = x + x * z * (-1.6666666667e-01 + z * (8.3333333333e-03 + z * (-1.9841269841e-04 + z * 2.7557319224e-06)))
+    cos = -1.3888888889e-03 + z * (2.4801587302e-05 - z * 2.7557319224e-07)
+    cos = 1.0 + z * (-0.5 + z * (4.1666666667e-02 + z * cos))
+    odd = (quadrant & 1) == 1
+    cos_there = tl.where(odd, sin, cos)
+    sin_there = tl.where(odd, cos, sin)
+    return (
+        tl.where(((quadrant + 1) & 2) == 0, cos_there, -cos_there),
+        tl.where((quadrant & 2) == 0, sin_there, -sin_there),
+    )
+
+
+@triton.jit
+def pair_of(dim, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Give for each head dimension its partner, its pair's index, and whether it is the pair's second half.
+
+    Dimensions from ROTARY on have themselves as partner and pair 0: their coefficients must be masked.
+    """
+    HALF: tl.constexpr = ROTARY // 2
+    turned = dim < ROTARY
+    if INTERLEAVED:
+        partner = dim ^ 1
+        index = dim >> 1
+        second = (dim & 1) == 1
+    else:
+        second = dim >= HALF
+        partner = tl.where(second, dim - HALF, dim + HALF)
+        index = tl.where(second, dim - HALF, dim)
+    return tl.where(turned, partner, dim), tl.where(turned, index, 0), second
+
+
+@triton.jit
+def turn_coefficients(delta, step, second, turned, attention_scale):
+    """Give c, s with rotated[d] = c[d] * x[d] + s[d] * x[partner(d)], for a turn by integer `delta` positions.
+
+    `step` int64: phase_step of each dimension's pair; `delta` broadcasts against it. Unturned dimensions get 1, 0.
+    """
+    cos, sin = phase_cos_sin(delta.to(tl.int64) * step)
+    c = tl.where(turned, cos * attention_scale, 1.0)
+    s = tl.where(turned, tl.where(second, sin, -sin) * attention_scale, 0.0)
+    return c, s
