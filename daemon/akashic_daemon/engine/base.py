@@ -23,6 +23,10 @@ from akashic_daemon.types import SequenceId
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 
+AS_COMPUTED, Q8 = "as_computed", "q8"
+STORAGES = (AS_COMPUTED, Q8)
+"""How exported KV is stored: bit for bit, or each 32 values as int8 with one scale."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -163,6 +167,28 @@ class Engine(Protocol):
 
         Raises EngineError when cells lack, Unsupported when positions differ and `Capabilities.repos` is false; then
         no cell was added.
+        """
+
+    def export_bytes(self, tokens: int, storage: str) -> int:
+        """Return the most bytes that `export_cells` writes for a run of `tokens`. Any thread.
+
+        Raises Unsupported when cells can't be exported so.
+        """
+
+    def export_cells(self, sequence: SequenceId, start: int, end: int, into: memoryview, storage: str) -> int:
+        """Write the KV of `sequence` at positions start <= p < end, all of which it holds, into `into`.
+
+        Return the bytes used. They say themselves what they are (`engine.packed`), but not for which model: the caller
+        keeps the fingerprint and the tokens. `storage` is one of STORAGES. Raises EngineError when `into` is too small
+        or a position isn't held, Unsupported when cells can't be exported so.
+        """
+
+    def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
+        """Add new cells to `sequence` at positions start <= p < end: those in `data`, exactly what an export used.
+
+        K is rotated where the exported run stood elsewhere. `data` is only read, and not kept. Raises EngineError when
+        `data` isn't such an export, cells lack or `sequence` holds one of the positions, Unsupported when positions
+        differ and `Capabilities.repos` is false; then no cell was added.
         """
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:

@@ -11,13 +11,17 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from akashic_daemon.engine.base import BatchItem, Capabilities, ModelInfo, SamplingParams, SavedCells
-from akashic_daemon.errors import EngineError
+from akashic_daemon.engine.base import STORAGES, BatchItem, Capabilities, ModelInfo, SamplingParams, SavedCells
+from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
+from akashic_daemon.errors import EngineError, Unsupported
 from akashic_daemon.program import oracle
 from akashic_daemon.program.path import Path
 from akashic_daemon.types import SequenceId
 
 END = 256
+_KV_TYPE = "fake"
+_PACKED = struct.Struct("<iq")
+"""An exported cell: token, content."""
 _MARKS = {"<|im_end|>": 256, "<|im_start|>": 257}
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -167,6 +171,36 @@ class FakeEngine:
             if position in held:
                 raise EngineError(f"sequence {sequence} holds position {position} already")
             held[position] = _Cell(cell.token, cell.content)
+
+    def export_bytes(self, tokens: int, storage: str) -> int:
+        """Return the bytes of so many tokens and contents."""
+        if storage not in STORAGES:
+            raise Unsupported(f"storing KV as {storage!r}: the fake engine knows {', '.join(STORAGES)}")
+        return HEAD_BYTES + tokens * _PACKED.size
+
+    def export_cells(self, sequence: SequenceId, start: int, end: int, into: memoryview, storage: str) -> int:
+        """Write tokens and contents; every storage loses nothing here."""
+        needed = self.export_bytes(end - start, storage)
+        held = self.cells[sequence]
+        if into.nbytes < needed:
+            raise EngineError(f"exporting {end - start} cells takes {needed:,} bytes; {into.nbytes:,} are there")
+        if missing := [p for p in range(start, end) if p not in held]:
+            raise EngineError(f"exporting {end - start} cells: sequence {sequence} holds no position {missing[0]}")
+        for number, position in enumerate(range(start, end)):
+            cell = held[position]
+            _PACKED.pack_into(into, HEAD_BYTES + number * _PACKED.size, cell.token, cell.content)
+        return Head(storage, _KV_TYPE, end - start, start, needed - HEAD_BYTES).write(into)
+
+    def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
+        """Add the cells in `data` at these positions; their contents stay, as with `load`."""
+        head = read_head(data, _KV_TYPE, end - start)
+        if head.payload_bytes != head.cells * _PACKED.size:
+            raise odd(f"{head.payload_bytes} bytes can't be {head.cells} cells")
+        saved = FakeCells([_Cell(*found) for found in _PACKED.iter_unpack(data[HEAD_BYTES:])])
+        held = self.cells[sequence]
+        if taken := [p for p in range(start, end) if p in held]:
+            raise EngineError(f"sequence {sequence} holds position {taken[0]} already")
+        self.load(saved, sequence, [(start, end)])
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position."""

@@ -14,7 +14,7 @@ copied, and what is written changes the blob.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -74,16 +74,37 @@ def kv_shape_of(metadata: Mapping[str, str], layers: int, sliding_window_tokens:
     return KvShape(layers, *heads, kv_type, sections=2 if sliding_window_tokens > 0 else 1)
 
 
+@dataclass(frozen=True, slots=True)
+class BlobLayout:
+    """How blobs of one context look whatever they hold: each section's layers, and how its V lies."""
+
+    k_row_bytes: int
+    section_layers: tuple[int, ...]
+    v_row_bytes: tuple[int, ...]
+    """Of each layer, in the blob's order: what V of one cell takes."""
+    transposed: tuple[bool, ...]
+    """Of each section."""
+
+    def size_bytes(self, cells: int) -> int:
+        """Return what a blob of so many cells takes."""
+        heads = _HEAD.size + sum(2 * _COUNTS.size + 2 * n * _ROWS_HEAD.size for n in self.section_layers)
+        rows = sum(self.k_row_bytes + v for v in self.v_row_bytes)
+        return heads + cells * (len(self.section_layers) * _CELL.itemsize + rows)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Blob:
     """A checked blob: views, all. Each of `cells` is a section's record array; both sections hold the same cells.
 
-    `keys[layer]` is a layer's K rows as bytes [cells, row], in the blob's order of layers.
+    `keys[layer]` is a layer's K rows as bytes [cells, row], in the blob's order of layers; `values[layer]` its V as
+    bytes, [cells, row] or, in a transposed section, [width, cells x value]. An empty blob has no layout.
     """
 
     shape: KvShape
     cells: tuple[npt.NDArray[np.void], ...]
     keys: tuple[ByteArray, ...]
+    values: tuple[ByteArray, ...] = ()
+    layout: BlobLayout | None = None
 
     def __len__(self) -> int:
         return len(self.cells[0])
@@ -189,17 +210,37 @@ def parse_blob(data: bytearray | memoryview | ByteArray, shape: KvShape) -> Blob
         raise _odd(f"it begins with {magic:#010x}, not {_MAGIC:#010x}; llama.cpp's format may have changed")
     sections = [_section(reader, shape) for _ in range(shape.sections)]
     reader.finish()
-    cells = tuple(section for section, _ in sections)
-    keys = tuple(rows for _, part in sections for rows in part)
+    cells = tuple(section.cells for section in sections)
+    keys = tuple(rows for section in sections for rows in section.keys)
+    values = tuple(rows for section in sections for rows in section.values)
     if len(cells[0]) and len(keys) != shape.layers:
         raise _odd(f"it has {len(keys)} layers; the model has {shape.layers}")
     if not all(np.array_equal(section["position"], cells[0]["position"]) for section in cells):
         raise _odd("its sliding-window layers hold other cells than the full ones")
-    return Blob(shape, cells, keys or (np.zeros((0, shape.k_row_bytes), np.uint8),) * shape.layers)
+    if not keys:
+        return Blob(shape, cells, (np.zeros((0, shape.k_row_bytes), np.uint8),) * shape.layers)
+    return Blob(shape, cells, keys, values, _layout(shape, sections))
 
 
-def _section(reader: _Reader, shape: KvShape) -> tuple[npt.NDArray[np.void], tuple[ByteArray, ...]]:
-    """Return a section's cells and the K rows of its layers."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Section:
+    cells: npt.NDArray[np.void]
+    keys: tuple[ByteArray, ...] = ()
+    values: tuple[ByteArray, ...] = ()
+    transposed: bool = False
+
+
+def _layout(shape: KvShape, sections: Sequence[_Section]) -> BlobLayout:
+    count = len(sections[0].cells)
+    return BlobLayout(
+        shape.k_row_bytes,
+        tuple(len(section.keys) for section in sections),
+        tuple(rows.size // count for section in sections for rows in section.values),
+        tuple(section.transposed for section in sections),
+    )
+
+
+def _section(reader: _Reader, shape: KvShape) -> _Section:
     streams, count = reader.take(_COUNTS)
     if streams != 1:
         raise _odd(f"it has {streams} streams, not 1")
@@ -207,14 +248,13 @@ def _section(reader: _Reader, shape: KvShape) -> tuple[npt.NDArray[np.void], tup
     if not np.all(cells["sequences"] == 1) or not np.all(cells["position"] >= 0):
         raise _odd("its cells don't hold one sequence and a position each (M-RoPE positions take more room)")
     if count == 0:
-        return cells, ()
+        return _Section(cells)
     transposed, layers = reader.take(_COUNTS)
     if layers > shape.layers or transposed not in (0, 1):
         raise _odd(f"it has {layers} layers and V layout {transposed}; the model has {shape.layers} layers")
     keys = tuple(_key_rows(reader, layer, count, shape) for layer in range(layers))
-    for layer in range(layers):
-        _skip_values(reader, layer, count, shape, transposed=bool(transposed))
-    return cells, keys
+    values = tuple(_value_rows(reader, layer, count, shape, transposed=bool(transposed)) for layer in range(layers))
+    return _Section(cells, keys, values, bool(transposed))
 
 
 def _key_rows(reader: _Reader, layer: int, count: int, shape: KvShape) -> ByteArray:
@@ -227,15 +267,16 @@ def _key_rows(reader: _Reader, layer: int, count: int, shape: KvShape) -> ByteAr
     return reader.rows(count, row_bytes)
 
 
-def _skip_values(reader: _Reader, layer: int, count: int, shape: KvShape, *, transposed: bool) -> None:
+def _value_rows(reader: _Reader, layer: int, count: int, shape: KvShape, *, transposed: bool) -> ByteArray:
     if transposed:
         kind, value_bytes, width = reader.take(_COLUMNS_HEAD)
-        row_bytes = value_bytes * width
+        rows, row_bytes = width, count * value_bytes
     else:
         kind, row_bytes = reader.take(_ROWS_HEAD)
+        rows = count
     if kind != _TYPES.get(shape.kv_type):
         raise _odd(f"V of layer {layer} has ggml type {kind}, not {shape.kv_type}")
-    reader.rows(count, row_bytes)
+    return reader.rows(rows, row_bytes)
 
 
 class _Reader:

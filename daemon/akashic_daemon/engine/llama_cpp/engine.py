@@ -29,8 +29,9 @@ from akashic_daemon.engine.fingerprint import fingerprint, weights_digest
 from akashic_daemon.engine.gguf_header import read_header
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
-from akashic_daemon.engine.llama_cpp.blob import ByteArray, kv_shape_of
+from akashic_daemon.engine.llama_cpp.blob import ByteArray, KvShape, kv_shape_of
 from akashic_daemon.engine.llama_cpp.cells import SCRATCH_SEQUENCES, SPARE_CELLS, CellMover, LlamaCells
+from akashic_daemon.engine.llama_cpp.packed import CellPacker, PackedForm
 from akashic_daemon.engine.llama_cpp.rope import other_ropes, rope_of
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
@@ -94,7 +95,9 @@ class LlamaCppEngine:
         self._threads_set = 0
         self._pieces: dict[int, bytes] = {}
         self._info = self._describe(size_bytes)
-        self._cells = self._make_mover()
+        self._one_cell: ByteArray | None = None
+        self._cells, shape = self._make_mover()
+        self._packer = self._make_packer(shape)
         self._capabilities = self._find_capabilities()
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ class LlamaCppEngine:
         on_gpu = llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0
         return bool(on_gpu) or self._options.kv_type == "q8_0"
 
-    def _make_mover(self) -> CellMover:
+    def _make_mover(self) -> tuple[CellMover, KvShape | str]:
         """Find out, from the metadata and from the model itself, how its saved cells look and how its keys turn."""
         metadata, kv_type = self._info.metadata, self._options.kv_type
         first, path = self._options.max_sequences, self._options.path
@@ -178,12 +181,20 @@ class LlamaCppEngine:
         window = llama_cpp.llama_n_ctx_seq(self._context)
         if self._state_is_recurrent():
             shape, rope = kv_shape_of(metadata, layers, n_swa, kv_type), _RECURRENT
-            return CellMover(self._context, self._memory, shape, Findings(_RECURRENT, rope), first)
+            return CellMover(self._context, self._memory, shape, Findings(_RECURRENT, rope), first), shape
         shape = kv_shape_of(metadata, layers, n_swa, kv_type)
         turn = rope_of(metadata, llama_cpp.llama_model_rope_type(self._model), path, window)
         others = [] if isinstance(turn, str) else other_ropes(metadata, turn, path, window)
         found = examine(shape, turn, self._probe, self._window_tokens, others)
-        return CellMover(self._context, self._memory, shape, found, first)
+        return CellMover(self._context, self._memory, shape, found, first), shape
+
+    def _make_packer(self, shape: KvShape | str) -> CellPacker:
+        """Let KV leave as flat bytes, where the model showed that its saved cells are understood."""
+        found, cell = self._cells.findings, self._one_cell
+        form: PackedForm | str = found.blobs or "no saved cell of it was seen"
+        if found.blobs is None and cell is not None and not isinstance(shape, str):
+            form = PackedForm.seen_in(cell, shape, found.rope)
+        return CellPacker(self._context, self._memory, form, self._options.max_sequences)
 
     def _probe(self, positions: Sequence[int]) -> list[ByteArray]:
         """Compute one token alone at each position in hidden sequences, and return their blobs."""
@@ -197,6 +208,7 @@ class LlamaCppEngine:
         blobs = [save_sequence(self._context, sequence) for sequence in sequences]
         for sequence in sequences:
             self._remove(sequence, -1, -1)
+        self._one_cell = blobs[0]
         return blobs
 
     def _state_is_recurrent(self) -> bool:
@@ -421,6 +433,20 @@ class LlamaCppEngine:
         self._check_sequence(sequence)
         assert isinstance(saved, LlamaCells)
         self._cells.load(saved, sequence, ranges)
+
+    def export_bytes(self, tokens: int, storage: str) -> int:
+        """Return the most bytes that `export_cells` writes for a run of `tokens`. Any thread."""
+        return self._packer.export_bytes(tokens, storage)
+
+    def export_cells(self, sequence: SequenceId, start: int, end: int, into: memoryview, storage: str) -> int:
+        """Write the KV of `sequence` at positions start <= p < end into `into`; return the bytes used."""
+        self._check_sequence(sequence)
+        return self._packer.export_cells(sequence, start, end, into, storage)
+
+    def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
+        """Add new cells to `sequence` at positions start <= p < end: those in `data`; rotated where they stood elsewhere."""
+        self._check_sequence(sequence)
+        self._packer.import_cells(data, sequence, start, end)
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""

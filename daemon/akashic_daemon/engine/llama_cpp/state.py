@@ -27,6 +27,14 @@ def save_sequence(context: Any, sequence: int) -> ByteArray:
     return blob
 
 
+def save_sequence_into(context: Any, sequence: int, into: ByteArray) -> int:
+    """Write the whole of a sequence into `into`, with no copy between; return the bytes used."""
+    written = llama_cpp.llama_state_seq_get_data(context, _pointer(into), into.nbytes, sequence)
+    if not written:
+        raise EngineError(f"saving sequence {sequence} into {into.nbytes:,} bytes: llama.cpp refused")
+    return int(written)
+
+
 def load_sequence(context: Any, sequence: int, blob: ByteArray) -> None:
     """Fill a sequence from a blob; what it held is gone, also when this raises (too few free cells, a foreign blob)."""
     read = llama_cpp.llama_state_seq_set_data(context, _pointer(blob), blob.nbytes, sequence)

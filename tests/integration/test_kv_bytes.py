@@ -1,0 +1,332 @@
+"""KV leaves llama.cpp as flat bytes and comes back as it was: anywhere in the cache, in any order of cells, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("gguf")
+pytest.importorskip("llama_cpp")
+
+from akashic_daemon.engine.base import AS_COMPUTED, STORAGES, BatchItem
+from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
+from akashic_daemon.errors import EngineError, Unsupported
+from akashic_daemon.types import SequenceId
+from tiny_gguf import Shape, write_tiny_gguf
+
+pytestmark = pytest.mark.model
+
+CELLS = 192
+A, B, C, D = (SequenceId(n) for n in range(4))
+TEXT = [17 + (n * n) % 91 for n in range(48)]
+MORE = [5, 80, 33]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A model and a cache: with flash attention V isn't transposed; gemma3 keeps sliding-window layers apart."""
+
+    kv_type: str = "f32"
+    flash_attention: str = "off"
+    architecture: str = "llama"
+
+    def __str__(self) -> str:
+        return f"{self.architecture}-{self.kv_type}-flash-{self.flash_attention}"
+
+
+KINDS = [
+    Kind(),
+    Kind(flash_attention="on"),
+    Kind("f16"),
+    Kind("f16", "on"),
+    Kind("q8_0", "on"),
+    Kind(architecture="gemma3"),
+    Kind("f16", architecture="gemma3"),
+]
+
+
+def rounding(kind: Kind) -> float:
+    """Return what another order of cells may do to logits of this size: all but plain f32 adds up in half precision."""
+    return 2e-4 if (kind.kv_type, kind.flash_attention) == ("f32", "off") else 0.02
+
+
+@contextmanager
+def opened(folder: Path, kind: Kind = Kind(), **options: Any) -> Iterator[LlamaCppEngine]:
+    shape = Shape(architecture=kind.architecture, width=128, heads=4, kv_heads=2)  # type: ignore[arg-type]
+    engine = LlamaCppEngine(
+        LlamaCppOptions(
+            name="tiny", path=write_tiny_gguf(folder / f"{kind}.gguf", shape=shape), kv_type=kind.kv_type,
+            flash_attention=kind.flash_attention, max_sequences=4, threads=1, **{"kv_tokens": CELLS, **options},
+        )
+    )  # fmt: skip
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found = request.param
+    assert isinstance(found, Kind)
+    return found
+
+
+@pytest.fixture
+def engine(tmp_path: Path, kind: Kind) -> Iterator[LlamaCppEngine]:
+    with opened(tmp_path, kind) as made:
+        yield made
+
+
+def say(
+    engine: LlamaCppEngine, sequence: SequenceId, tokens: Sequence[int] = MORE, start: int = len(TEXT)
+) -> npt.NDArray[np.float32]:
+    engine.decode([BatchItem(sequence, tokens, start, logits=True, all_logits=True)])
+    return engine.logits(0)
+
+
+def exported(
+    engine: LlamaCppEngine, sequence: SequenceId, start: int, end: int, storage: str = AS_COMPUTED
+) -> memoryview:
+    """Return what an export used, as bytes that nobody can write."""
+    buffer = bytearray(b"\xee" * (engine.export_bytes(end - start, storage) + 16))
+    used = engine.export_cells(sequence, start, end, memoryview(buffer), storage)
+    assert buffer[used:] == b"\xee" * (len(buffer) - used), "it wrote past what it says that it used"
+    return memoryview(bytes(buffer[:used]))
+
+
+def in_blocks(engine: LlamaCppEngine, sequence: SequenceId) -> list[tuple[memoryview, int, int]]:
+    return [(exported(engine, sequence, *ends), *ends) for ends in ((0, 20), (20, 40), (40, 48))]
+
+
+def scatter(engine: LlamaCppEngine) -> None:
+    """Leave holes of one to three cells all over the first half of the cache, so that new cells come in pieces."""
+    engine.decode([BatchItem(D, [40 + n % 7 for n in range(CELLS // 2)], 0, logits=False)])
+    at = 0
+    for size in [1, 3, 2] * CELLS:
+        if at + size >= CELLS // 2:
+            break
+        engine.release(D, at, at + size)
+        at += size + 1 + size % 2
+
+
+def fill(engine: LlamaCppEngine, sequence: SequenceId) -> int:
+    """Compute tokens until fewer than eight cells are free; return how many."""
+    for filled in range(0, 2 * CELLS, 8):
+        try:
+            say(engine, sequence, [9] * 8, filled)
+        except EngineError:
+            return filled
+    raise AssertionError(sequence)
+
+
+def test_a_sequence_that_was_exported_in_blocks_goes_on_bit_for_bit(engine: LlamaCppEngine) -> None:
+    say(engine, A, TEXT, 0)
+    blocks = in_blocks(engine, A)
+    expected = say(engine, A)
+    engine.release(A)
+    for data, start, end in blocks:
+        engine.import_cells(data, A, start, end)
+    assert engine.position_range(A) == (0, len(TEXT) - 1)
+    assert say(engine, A).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_cells_that_lie_scattered_leave_and_come_back_right(
+    engine: LlamaCppEngine, kind: Kind, order: tuple[int, ...]
+) -> None:
+    scatter(engine)
+    expected = say(engine, B, [*TEXT, *MORE], 0)[-len(MORE) :]
+    engine.release(B)
+    engine.release(D, 0, 40)
+    say(engine, A, TEXT, 0)  # in the holes
+    blocks = in_blocks(engine, A)
+    engine.release(A)
+    engine.release(D)
+    scatter(engine)
+    for number in order:
+        data, start, end = blocks[number]
+        engine.import_cells(data, B, start, end)
+    for again, (data, start, end) in zip(in_blocks(engine, B), blocks, strict=True):
+        assert sorted_by_position(engine, again[0]) == sorted_by_position(engine, data), (start, end)
+    np.testing.assert_allclose(say(engine, B), expected, rtol=0, atol=rounding(kind))
+
+
+def sorted_by_position(engine: LlamaCppEngine, data: memoryview) -> list[bytes]:
+    """Return K and V of an export's cells by position: its content, wherever in the cache it lay."""
+    from akashic_daemon.engine.llama_cpp.blob import kv_shape_of, parse_blob
+    from akashic_daemon.engine.packed import HEAD_BYTES
+
+    window = 256 if engine.model.architecture == "gemma3" else 0
+    shape = kv_shape_of(engine.model.metadata, 2, window, kv_type=kv_type_of(data))
+    assert not isinstance(shape, str)
+    blob = parse_blob(np.frombuffer(data, np.uint8)[HEAD_BYTES:], shape)
+    assert blob.layout is not None
+    order = np.argsort(blob.positions())
+    out = [rows[order].tobytes() for rows in blob.keys]
+    section_of = [s for s, layers in enumerate(blob.layout.section_layers) for _ in range(layers)]
+    for layer, rows in enumerate(blob.values):
+        if blob.layout.transposed[section_of[layer]]:
+            by_cell = rows.reshape(len(rows), len(blob), -1).swapaxes(0, 1)
+        else:
+            by_cell = rows
+        out.append(by_cell[order].tobytes())
+    return out
+
+
+def kv_type_of(data: memoryview) -> str:
+    return bytes(data[8:16]).rstrip(b"\0").decode()
+
+
+def test_a_run_may_come_back_at_other_positions_and_its_bytes_stay_as_they_are(
+    engine: LlamaCppEngine, kind: Kind
+) -> None:
+    say(engine, A, TEXT[:16], 0)
+    say(engine, A, TEXT[16:], 16)
+    data = exported(engine, A, 16, 40)
+    before = bytes(data)
+    # The same tokens at positions 0..23 after the same run, as Repos would leave them.
+    saved = engine.save(A, [(16, 40)])
+    engine.load(saved, B, [(0, 24)])
+    expected = say(engine, B, MORE, 24)
+    engine.import_cells(data, C, 0, 24)
+    assert bytes(data) == before
+    assert engine.position_range(C) == (0, 23)
+    np.testing.assert_allclose(say(engine, C, MORE, 24), expected, rtol=0, atol=rounding(kind))
+
+
+def test_cells_that_others_share_are_copied_and_no_one_else_changes(engine: LlamaCppEngine, kind: Kind) -> None:
+    say(engine, A, TEXT, 0)
+    alone = exported(engine, A, 0, len(TEXT))
+    expected = say(engine, A)
+    engine.release(A, len(TEXT))
+    engine.share(A, B, 0, 30)
+    engine.share(A, C, 10, 30)
+    data = exported(engine, B, 10, 30)
+    assert [engine.position_range(s) for s in (A, B, C)] == [(0, 47), (0, 29), (10, 29)]
+    engine.release(C)
+    engine.import_cells(data, C, 10, 30)
+    assert exported(engine, A, 0, len(TEXT)) == alone
+    np.testing.assert_allclose(say(engine, A), expected, rtol=0, atol=rounding(kind))
+    engine.release(A)
+    assert sorted_by_position(engine, exported(engine, C, 10, 30)) == sorted_by_position(engine, data)
+
+
+def test_a_run_with_a_hole_in_it_is_refused(engine: LlamaCppEngine) -> None:
+    say(engine, A, TEXT, 0)
+    engine.release(A, 20, 22)
+    buffer = memoryview(bytearray(engine.export_bytes(20, AS_COMPUTED)))
+    with pytest.raises(EngineError, match="holds 18 of these 20"):
+        engine.export_cells(A, 10, 30, buffer, AS_COMPUTED)
+    with pytest.raises(EngineError, match="holds 0 of these 20"):
+        engine.export_cells(B, 10, 30, buffer, AS_COMPUTED)
+    left, right = exported(engine, A, 10, 20), exported(engine, A, 22, 30)
+    engine.import_cells(left, B, 10, 20)
+    engine.import_cells(right, B, 22, 30)
+    assert engine.position_range(B) == (10, 29)
+
+
+def test_a_buffer_that_is_too_small_is_refused_before_anything_is_written(engine: LlamaCppEngine) -> None:
+    say(engine, A, TEXT, 0)
+    buffer = bytearray(engine.export_bytes(20, AS_COMPUTED) - 1)
+    with pytest.raises(EngineError, match="are there"):
+        engine.export_cells(A, 10, 30, memoryview(buffer), AS_COMPUTED)
+    assert not any(buffer)
+
+
+def test_where_cells_lack_or_stand_already_nothing_is_added(engine: LlamaCppEngine) -> None:
+    say(engine, A, TEXT, 0)
+    data = exported(engine, A, 10, 30)
+    with pytest.raises(EngineError, match="already"):
+        engine.import_cells(data, A, 10, 30)
+    engine.release(A, 12, 47)
+    with pytest.raises(EngineError, match="already"):
+        engine.import_cells(data, A, 10, 30)
+    filled = fill(engine, D)
+    with pytest.raises(EngineError, match="loading"):
+        engine.import_cells(data, B, 10, 30)
+    assert engine.position_range(B) is None
+    assert engine.position_range(D) == (0, filled - 1)
+    assert engine.position_range(A) == (0, 47)
+    engine.release(D, filled - 24)
+    engine.import_cells(data, B, 10, 30)
+    assert engine.position_range(B) == (10, 29)
+
+
+@pytest.mark.parametrize("at", range(0, 110, 3))
+def test_a_changed_byte_in_the_heads_is_refused_or_only_what_the_caller_asked_for_comes(
+    tmp_path: Path, at: int
+) -> None:
+    with opened(tmp_path) as engine:
+        say(engine, A, TEXT, 0)
+        data = exported(engine, A, 0, 4)
+        for value in (0, 1, 77, 255):
+            changed = bytearray(data)
+            if changed[at] == value:
+                continue
+            changed[at] = value
+            try:
+                engine.import_cells(memoryview(changed), B, 0, 4)
+            except EngineError:
+                assert engine.position_range(B) is None
+                continue
+            assert engine.position_range(B) == (0, 3)
+            engine.release(B)
+
+
+def test_what_is_cut_longer_or_of_another_shape_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        say(engine, A, TEXT, 0)
+        data = exported(engine, A, 0, 4)
+        for length in [*range(90), len(data) - 1]:
+            with pytest.raises(EngineError, match=r"importing KV|reading a saved"):
+                engine.import_cells(data[:length], B, 0, 4)
+        with pytest.raises(EngineError, match="should take"):
+            engine.import_cells(memoryview(bytes(data) + b"x"), B, 0, 4)
+        with pytest.raises(EngineError, match="4 cells from position 0"):
+            engine.import_cells(data, B, 0, 5)
+        assert engine.position_range(B) is None
+    others = [Kind("f16"), Kind(flash_attention="on"), Kind(architecture="gemma3")]
+    for other in others:
+        with opened(tmp_path, other) as engine:
+            with pytest.raises(EngineError):
+                engine.import_cells(data, B, 0, 4)
+            assert engine.position_range(B) is None
+
+
+def test_an_unknown_storage_is_unsupported(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        say(engine, A, TEXT, 0)
+        with pytest.raises(Unsupported, match="zip"):
+            engine.export_bytes(4, "zip")
+        with pytest.raises(Unsupported, match="zip"):
+            engine.export_cells(A, 0, 4, memoryview(bytearray(100_000)), "zip")
+
+
+def test_where_kv_is_quantized_already_q8_is_as_computed(tmp_path: Path) -> None:
+    with opened(tmp_path, Kind("q8_0", "on")) as engine:
+        say(engine, A, TEXT, 0)
+        first, second = (bytes(exported(engine, A, 0, 20, storage)) for storage in STORAGES)
+        assert first == second
+
+
+def test_a_model_whose_keys_turn_in_an_unknown_way_imports_only_where_it_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from akashic_daemon.engine.llama_cpp import engine as module
+
+    monkeypatch.setattr(module, "rope_of", lambda *_: "its rope is of no known kind")
+    with opened(tmp_path) as engine:
+        say(engine, A, TEXT, 0)
+        data = exported(engine, A, 10, 30)
+        engine.import_cells(data, B, 10, 30)
+        with pytest.raises(Unsupported, match="no known kind"):
+            engine.import_cells(data, C, 11, 31)
+        assert engine.position_range(C) is None
