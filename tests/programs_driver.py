@@ -39,23 +39,27 @@ class Programs:
     """Runs random programs to their ends and remembers the worst error."""
 
     def __init__(self, file: FilePath, seed: int) -> None:
-        from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
-
         self.chance = random.Random(seed)
         self.file = file
         self.cells = self.chance.choice((64, 96, 160))
-        self.engine = LlamaCppEngine(
-            LlamaCppOptions(
-                name="tiny", path=file, kv_type="f32", max_sequences=8, flash_attention="off",
-                kv_tokens=self.cells, threads=1,
-            )
-        )  # fmt: skip
+        self.engine = self.make_engine()
         assert self.engine.capabilities.repos, self.engine.capabilities.why_not
         self.index = RadixIndex(self.engine, cells_total=self.cells, sequences_total=8)
         self.running: dict[SequenceId, tuple[Path, array[int], Any]] = {}
         self.paths: list[Path] = []
         self.worst = 0.0
         self.done = self.recovered = self.moved = self.compacted = 0
+
+    def make_engine(self) -> Any:
+        """Load `self.file` with `self.cells` cells of exact KV."""
+        from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
+
+        return LlamaCppEngine(
+            LlamaCppOptions(
+                name="tiny", path=self.file, kv_type="f32", max_sequences=8, flash_attention="off",
+                kv_tokens=self.cells, threads=1,
+            )
+        )  # fmt: skip
 
     def start(self) -> None:
         path = random_path(self.chance, steps=self.chance.randint(1, 7), vocabulary=200, longest=7)
@@ -107,9 +111,13 @@ class Programs:
             token = sum(value >= 0 for value in key[: work.start + len(tokens)]) - 1
             self.compare(number, expected[token])
 
-    def compare(self, number: int, expected: Any) -> None:
+    def last_logits(self, number: int, size: int) -> Any:
+        """Return the last logits of item `number` of the last batch."""
         row = llama_cpp.llama_get_logits_ith(self.engine._context, self.engine._batch.rows[number])
-        found = np.ctypeslib.as_array(row, (len(expected),))
+        return np.ctypeslib.as_array(row, (size,))
+
+    def compare(self, number: int, expected: Any) -> None:
+        found = self.last_logits(number, len(expected))
         self.worst = max(self.worst, float(np.abs(found - expected).max() / np.abs(expected).max()))
 
     def check_sees(self, sequence: SequenceId) -> None:

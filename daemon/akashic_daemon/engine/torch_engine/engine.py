@@ -1,0 +1,209 @@
+"""The torch engine behind the `Engine` contract: position-free paged KV, one forward pass a step, any device.
+
+`share`, `release`, `save` and `load` change lists of views only, so Repos, splices and shared prefixes move no KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from akashic_daemon.engine.base import (
+    BatchItem,
+    Capabilities,
+    FloatArray,
+    ModelInfo,
+    Sampler,
+    SamplingParams,
+    SavedCells,
+)
+from akashic_daemon.engine.torch_engine.attention import TorchAttention
+from akashic_daemon.engine.torch_engine.forward import Model
+from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
+from akashic_daemon.engine.torch_engine.loading import Loaded, load
+from akashic_daemon.engine.torch_engine.options import TorchOptions
+from akashic_daemon.engine.torch_engine.pages import rows_at
+from akashic_daemon.engine.torch_engine.sampler import TorchSampler
+from akashic_daemon.engine.torch_engine.step import Step, lay_out
+from akashic_daemon.engine.vocabulary import Vocabulary
+from akashic_daemon.errors import EngineError
+from akashic_daemon.types import SequenceId
+
+
+class TorchEngine:
+    """A model computed by torch. Make, use and close it on one thread (tokenizing is safe anywhere)."""
+
+    def __init__(self, options: TorchOptions, vocabulary: Vocabulary) -> None:
+        self._options = options
+        self._vocabulary = vocabulary
+        loaded: Loaded = load(options, vocabulary)
+        self.warnings = loaded.warnings
+        self._info = loaded.info
+        self._kv: PagedKv = loaded.kv
+        self._model = Model(loaded.shape, loaded.weights)
+        self._attention = TorchAttention(loaded.shape, loaded.kv.pool)
+        self._kv_cells = loaded.kv_cells
+        self._threads = loaded.threads
+        self._logits: torch.Tensor | None = None
+        self._rows: list[range] = []
+
+    # -- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do: everything but sparse attention."""
+        return Capabilities(
+            max_sequences=self._options.max_sequences,
+            kv_cells=self._kv_cells,
+            drop=True,
+            repos=True,
+            tail_gap=True,
+            range_export=True,
+            kv_types=("f16", "f32"),
+        )
+
+    @property
+    def model(self) -> ModelInfo:
+        """What is loaded."""
+        return self._info
+
+    @property
+    def threads(self) -> int:
+        """CPU threads that a step uses."""
+        return self._threads
+
+    @property
+    def kv(self) -> PagedKv:
+        """The cells, for tests and measurements."""
+        return self._kv
+
+    # -- text --------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of `text`; `special` recognises control tokens. Never adds BOS or EOS. Any thread."""
+        return self._vocabulary.tokenize(text, special=special)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return what a token prints; control tokens print nothing. Any thread."""
+        return self._vocabulary.token_bytes(token)
+
+    def is_end(self, token: int) -> bool:
+        """Tell if a token ends a turn. Any thread."""
+        return self._vocabulary.is_end(token)
+
+    # -- computing ---------------------------------------------------------------------------------------------
+
+    def decode(self, batch: Sequence[BatchItem]) -> None:
+        """Compute the batch and add its cells; all of it or nothing."""
+        self._check_batch(batch)
+        sequences = [item.sequence for item in batch]
+        taken = self._kv.reserve(sequences, [len(item.tokens) for item in batch])
+        added = [rows_at(rows, item.start) for rows, item in zip(taken.rows, batch, strict=True)]
+        seen = [self._kv.grown(sequence, views) for sequence, views in zip(sequences, added, strict=True)]
+        try:
+            self._logits = self._compute(lay_out(batch, seen, added, self._options.page_tokens))
+        except (RuntimeError, ValueError) as error:
+            self._kv.table.undo(taken)
+            self._logits = None
+            raise _computing(batch, error) from error
+        for sequence, views in zip(sequences, seen, strict=True):
+            self._kv.commit(sequence, views)
+        self._rows = _rows_of(batch)
+
+    def _compute(self, step: Step) -> torch.Tensor:
+        with torch.inference_mode():
+            plan = self._attention.plan(step)
+            tokens, wanted = torch.from_numpy(step.tokens), torch.from_numpy(step.wanted)
+            found: torch.Tensor = self._model.logits(self._attention, plan, tokens, wanted)
+            return found
+
+    def _check_batch(self, batch: Sequence[BatchItem]) -> None:
+        if not batch or not all(len(item.tokens) for item in batch):
+            raise EngineError(f"a batch of {len(batch)} items: at least one is needed, of at least one token each")
+        if len({item.sequence for item in batch}) != len(batch):
+            raise EngineError("a batch has two items of one sequence")
+        for item in batch:
+            self._check_sequence(item.sequence)
+            held = self._kv.position_range(item.sequence)
+            if held is not None and item.start <= held[1]:
+                raise EngineError(
+                    f"sequence {item.sequence} ends at position {held[1]}, but the batch starts at {item.start}"
+                )
+            bad = [token for token in item.tokens if not 0 <= token < self._model.shape.vocabulary_size]
+            if bad:
+                raise EngineError(f"token {bad[0]} is outside the vocabulary of {self._model.shape.vocabulary_size}")
+
+    def _check_sequence(self, sequence: int) -> None:
+        if not 0 <= sequence < self._options.max_sequences:
+            raise EngineError(f"sequence id {sequence} is outside 0..{self._options.max_sequences - 1}")
+
+    def sampler(self, params: SamplingParams) -> Sampler:
+        """Return a new sampler. Raises Unsupported for a grammar."""
+        return TorchSampler(params, self._model.shape.vocabulary_size, self._last_row)
+
+    def _last_row(self, item: int) -> torch.Tensor:
+        assert self._logits is not None
+        rows = self._rows[item]
+        if not rows:
+            raise EngineError(f"sampling from batch item {item}: the batch didn't ask for its logits")
+        return self._logits[rows[-1]]
+
+    def logits(self, item: int) -> FloatArray:
+        """Return a copy of the logits of item number `item` of the last `decode`, which asked for some."""
+        assert self._logits is not None
+        rows = self._rows[item]
+        found: FloatArray = self._logits[rows.start : rows.stop].float().cpu().numpy().copy()
+        return found
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        """Let `target` hold the cells of `source` at positions start <= p < end too. No bytes move."""
+        self._check_sequence(source)
+        self._check_sequence(target)
+        self._kv.share(source, target, start, end)
+
+    def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
+        """Let `sequence` let go of its cells at positions start <= p < end (-1: to the end)."""
+        self._check_sequence(sequence)
+        self._kv.release(sequence, start, end)
+
+    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> PagedCells:
+        """Hold on to the cells at these position ranges; no bytes move."""
+        self._check_sequence(sequence)
+        return self._kv.save(sequence, ranges)
+
+    def load(self, saved: SavedCells, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> None:
+        """Let `sequence` hold saved cells at these positions; no bytes move, wherever they stood."""
+        self._check_sequence(sequence)
+        assert isinstance(saved, PagedCells)
+        self._kv.load(saved, sequence, ranges)
+
+    def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
+        """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
+        self._check_sequence(sequence)
+        return self._kv.position_range(sequence)
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards; a second call does nothing."""
+        gone: Any = None
+        self._model = self._attention = self._kv = gone
+        self._logits = None
+        self._vocabulary.close()
+
+
+def _rows_of(batch: Sequence[BatchItem]) -> list[range]:
+    """Return each item's rows among the logits that were asked for."""
+    out, first = [], 0
+    for item in batch:
+        count = len(item.tokens) if item.all_logits else int(item.logits)
+        out.append(range(first, first + count))
+        first += count
+    return out
+
+
+def _computing(batch: Sequence[BatchItem], error: Exception) -> EngineError:
+    tokens = sum(len(item.tokens) for item in batch)
+    return EngineError(f"computing {tokens} tokens: {error}", hint="see the daemon's log")

@@ -1,0 +1,35 @@
+"""How a model is to be loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+KvType = Literal["f16", "f32", "q8_0"]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOptions:
+    """Zero means: take the model's own, or what the machine gives. `path` is a folder of safetensors or a GGUF."""
+
+    name: str
+    path: Path
+    window_tokens: int = 0
+    kv_tokens: int = 0
+    kv_type: KvType = "f16"
+    """f16 is the model's own 16-bit type: bfloat16 where its weights are."""
+    max_sequences: int = 128
+    device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: cuda where there is one."""
+    threads: int = 0
+    cores: int = 1
+    memory_bytes: int = 0
+    """The machine's RAM; 0 leaves it unchecked."""
+    page_tokens: int = 128
+    """Other sizes are for tests: the kernels want 128."""
+    spare_pages: int = 16
+    """Pages beyond those that full cells need: new tokens find whole pages although others are half used."""
+    cuda_graphs: bool = True
+    digests: Path | None = None
+    """Where digests of weights are remembered."""

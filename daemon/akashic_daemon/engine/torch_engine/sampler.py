@@ -1,0 +1,93 @@
+"""Choosing tokens, step by step as llama.cpp's chain does: bias, penalties, top-k, top-p, min-p, temperature, chance.
+
+The steps mean the same as there; the random numbers are another generator's, so one seed gives other texts.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from akashic_daemon.engine.base import SamplingParams
+from akashic_daemon.errors import BadRequest, Unsupported
+
+Doubles = npt.NDArray[np.float64]
+
+
+class TorchSampler:
+    """One request's chain. `row_of` gives a batch item's last logits on the device."""
+
+    def __init__(self, params: SamplingParams, vocabulary_size: int, row_of: Callable[[int], torch.Tensor]) -> None:
+        if params.grammar is not None:
+            raise Unsupported(
+                "the torch engine can't hold answers to a grammar", hint="use the llama.cpp engine, or leave it out"
+            )
+        bad = [token for token, _ in params.logit_bias if not 0 <= token < vocabulary_size]
+        if bad:
+            raise BadRequest(f"logit_bias names token {bad[0]}, but the vocabulary has {vocabulary_size} tokens")
+        self._params = params
+        self._row_of = row_of
+        self._penalized = bool(
+            params.repeat_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
+        )
+        self._recent: deque[int] = deque(maxlen=max(0, params.penalty_last_tokens))
+        self._chance = np.random.default_rng(secrets.randbits(64) if params.seed is None else params.seed & 0xFFFFFFFF)
+
+    def sample(self, item: int) -> int:
+        """Choose a token from the last logits of batch item `item` of the last decode, and remember it."""
+        token = self._choose(self._row_of(item))
+        self._recent.append(token)
+        return token
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Let penalties know of `tokens` that were not sampled here."""
+        self._recent.extend(tokens)
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing but numbers."""
+
+    def _choose(self, logits: torch.Tensor) -> int:
+        if self._params.logit_bias or self._penalized:
+            logits = self._adjusted(logits.float().clone())
+        if self._params.temperature <= 0.0:
+            return int(logits.argmax())
+        kept = min(self._params.top_k, len(logits)) if self._params.top_k > 0 else len(logits)
+        best = torch.topk(logits.float(), kept)
+        values, ids = best.values.double().cpu().numpy(), best.indices.cpu().numpy()
+        count = _kept(values, self._params.top_p, self._params.min_p)
+        chances = _softmax(values[:count] / self._params.temperature)
+        place = int(np.searchsorted(np.cumsum(chances), self._chance.random(), "right"))
+        return int(ids[min(place, count - 1)])
+
+    def _adjusted(self, logits: torch.Tensor) -> torch.Tensor:
+        for token, bias in self._params.logit_bias:
+            logits[token] += bias
+        if self._penalized and self._recent:
+            counts = Counter(self._recent)
+            ids = torch.tensor(list(counts), device=logits.device)
+            times = torch.tensor(list(counts.values()), dtype=logits.dtype, device=logits.device)
+            found, repeat = logits[ids], self._params.repeat_penalty
+            found = torch.where(found > 0, found / repeat, found * repeat)
+            logits[ids] = found - times * self._params.frequency_penalty - self._params.presence_penalty
+        return logits
+
+
+def _kept(values: Doubles, top_p: float, min_p: float) -> int:
+    """Return how many of the descending logits stay: at least one."""
+    count = len(values)
+    if top_p < 1.0:
+        count = int(np.searchsorted(np.cumsum(_softmax(values)), top_p, "left")) + 1
+    if min_p > 0.0:
+        count = min(count, int(np.count_nonzero(values >= values[0] + math.log(min_p))))
+    return max(1, min(count, len(values)))
+
+
+def _softmax(values: Doubles) -> Doubles:
+    weights = np.exp(values - values[0])
+    return np.asarray(weights / weights.sum(), np.float64)
