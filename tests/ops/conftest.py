@@ -15,6 +15,9 @@ else:
     # Read by triton when a kernel is decorated, so it must be set before any is imported.
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"
+        from triton_interpreter import repair
+
+        repair()
 
 
 @pytest.fixture(scope="session")
