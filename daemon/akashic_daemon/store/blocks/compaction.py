@@ -108,10 +108,12 @@ def _step(store: BlockStore, numbers: list[int]) -> _Moved:
             index.drop(c, numbers)
             index.count_up(c, "compacted_bytes", moved.bytes)
             index.count_up(c, "quarantined_records", len(moved.damaged))
+            lost = [row.entry.key for row in rows if row.id in moved.damaged]
     except BaseException:
         batch.undo()
         raise
     batch.keep()
+    store.lose(lost)
     store.retire(numbers)
     return moved
 

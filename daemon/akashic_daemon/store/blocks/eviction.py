@@ -60,7 +60,7 @@ def make_room(store: BlockStore, needed_bytes: int, *, keep: Collection[str] = (
             with store.database.reading() as c:
                 keys = coldest(index.usage(c), missing, keep=keep)
             gone = store.delete(keys, is_eviction=True)
-            evicted = Removed(evicted.records + gone.records, evicted.stored_bytes + gone.stored_bytes)
+            evicted = evicted + gone
         if store.free_bytes < needed_bytes:
             compact(store, dead_share=dead_share)
     return Room(store.free_bytes >= needed_bytes, evicted)

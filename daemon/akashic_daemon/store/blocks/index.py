@@ -69,6 +69,17 @@ def of_group(c: sqlite3.Connection, group: str) -> list[Row]:
     return list(_rows(c, clause, (group,)))
 
 
+def of_fingerprint(c: sqlite3.Connection, kind: Kind, fingerprint: str) -> list[Row]:
+    """Return the records of a kind that were stored under a fingerprint, the oldest first."""
+    return list(_rows(c, "WHERE r.kind = ? AND r.fingerprint = ? ORDER BY r.id", (kind.value, fingerprint)))
+
+
+def selected(c: sqlite3.Connection, kind: Kind, used_before_s: float | None, other_than: str | None) -> list[Row]:
+    """Return the records of a kind, of these where asked only what was unused since, and of other fingerprints."""
+    clause = "WHERE r.kind = ? AND (? IS NULL OR r.read_at_s < ?) AND (? IS NULL OR r.fingerprint <> ?)"
+    return list(_rows(c, clause, (kind.value, used_before_s, used_before_s, other_than, other_than)))
+
+
 def in_extents(c: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
     """Return the records of some extents, those of one group together and in order."""
     marks = ",".join("?" * len(numbers))
@@ -116,6 +127,15 @@ def join(c: sqlite3.Connection, record: Record) -> None:
     c.execute(
         "INSERT OR IGNORE INTO members SELECT ?, ?, id FROM records WHERE key = ?",
         (record.group, record.sequence, record.key),
+    )
+
+
+def join_as_elsewhere(c: sqlite3.Connection, group: str, row_id: int) -> None:
+    """Let a record belong to a group, at the sequence number that it has in another; one that does already stays."""
+    c.execute(
+        "INSERT INTO members SELECT ?, min(sequence), record_id FROM members WHERE record_id = ? "
+        "AND NOT EXISTS (SELECT 1 FROM members WHERE group_name = ? AND record_id = ?) GROUP BY record_id",
+        (group, row_id, group, row_id),
     )
 
 
@@ -168,6 +188,13 @@ def count_up(c: sqlite3.Connection, name: str, by: int) -> None:
     """Add to a counter."""
     c.execute(
         "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value", (name, by)
+    )
+
+
+def set_counter(c: sqlite3.Connection, name: str, value: int) -> None:
+    """Let a counter have a value."""
+    c.execute(
+        "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value)
     )
 
 

@@ -28,7 +28,10 @@ SWEEP_BYTES = 8 << 20
 """Records that lie side by side are read with one call up to this size; a larger one is read alone."""
 
 Into = Callable[[Entry], bytearray | memoryview | None]
-"""Gives the buffer for a record's payload, at least `size_bytes` long; None passes the record over."""
+"""Gives the buffer for a record's payload, at least `size_bytes` long; None passes the record over.
+
+It is asked for all records of a sweep before the first of them is given: no two of these may share a buffer.
+"""
 
 
 def damage(row: Row, header: Bytes | None, payload: Bytes) -> str | None:
@@ -54,13 +57,21 @@ class Reads:
     """The records of one request, in order: Found or Miss. Use it in a `with`, so that its files are let go."""
 
     def __init__(
-        self, extents: Extents, notes: Notes, rows: Sequence[Row], into: Into | None, now_s: Callable[[], float]
+        self,
+        extents: Extents,
+        notes: Notes,
+        rows: Sequence[Row],
+        into: Into | None,
+        now_s: Callable[[], float],
+        *,
+        sweep_bytes: int = SWEEP_BYTES,
     ) -> None:
         self._extents = extents
         self._notes = notes
         self._rows = rows
         self._into = into or (lambda entry: bytearray(entry.size_bytes))
         self._now_s = now_s
+        self._sweep_bytes = sweep_bytes
         self._leases = ExitStack()
         self._held: dict[int, Extent] = {}
         self._unopened: dict[int, str] = {}
@@ -82,9 +93,11 @@ class Reads:
     def __iter__(self) -> Iterator[Found | Miss]:
         run: list[tuple[Row, memoryview]] = []
         for row in self._rows:
-            if wrong := self._misplaced(row):
+            wrong = self._misplaced(row)
+            if run and (wrong or not _continues(run, row, self._sweep_bytes)):
                 yield from self._read(run)
                 run = []
+            if wrong:
                 self._notes.damage(row, wrong)
                 yield Miss(row.entry.key, MissReason.DAMAGED, wrong)
                 continue
@@ -97,9 +110,6 @@ class Reads:
                 run = []
                 yield Miss(row.entry.key, MissReason.BUFFER, f"{len(view)} bytes can't hold {row.entry.size_bytes}")
                 continue
-            if run and not _continues(run, row):
-                yield from self._read(run)
-                run = []
             run.append((row, view[: row.entry.size_bytes]))
         yield from self._read(run)
 
@@ -149,13 +159,13 @@ class Reads:
         return Miss(row.entry.key, MissReason.DAMAGED, wrong)
 
 
-def _continues(run: list[tuple[Row, memoryview]], row: Row) -> bool:
+def _continues(run: list[tuple[Row, memoryview]], row: Row, sweep_bytes: int) -> bool:
     """Whether a record lies right behind the run, and one call may read both."""
     first, last = run[0][0], run[-1][0]
     return (
         row.extent is not None
         and row.extent == last.extent
         and row.offset_bytes == last.offset_bytes + last.stored_bytes
-        and row.offset_bytes + row.stored_bytes - first.offset_bytes <= SWEEP_BYTES
+        and row.offset_bytes + row.stored_bytes - first.offset_bytes <= sweep_bytes
         and len(run) < 500  # two buffers each, and the system takes 1024
     )

@@ -104,10 +104,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """How many records went, and the bytes that they took. Compaction gives those of shared extents back."""
+    """Which records went, and the bytes that they took. Compaction gives those of shared extents back."""
 
     records: int = 0
     stored_bytes: int = 0
+    keys: tuple[str, ...] = ()
+
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(self.records + other.records, self.stored_bytes + other.stored_bytes, self.keys + other.keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ from akashic_daemon.store.blocks.extents import Batch, Extents, Lanes
 from akashic_daemon.store.blocks.index import Row
 from akashic_daemon.store.blocks.layout import FILE_HEADER_BYTES, payload_checksum, record_checksum, record_header
 from akashic_daemon.store.blocks.notes import Noted, Notes
-from akashic_daemon.store.blocks.reading import Into, Reads
+from akashic_daemon.store.blocks.reading import SWEEP_BYTES, Into, Reads, damage
 from akashic_daemon.store.blocks.record import (
     Entry,
     Found,
+    Kind,
     Miss,
     MissReason,
     Put,
@@ -63,6 +64,7 @@ class BlockStore:
         self.notes = Notes()
         self.unavailable: AkashicError | None = None
         """Why the last attempt to use the disk failed; None again after one that went well."""
+        self._lost: list[str] = []
         self._lock_fd = lock_fd
         with database.reading() as c:
             self._inline_bytes = index.inline_bytes(c)
@@ -106,12 +108,13 @@ class BlockStore:
         checksums = {key: payload_checksum(r.payload) for key, r in new.items()}
         batch = Batch(self.extents)
         noted = Noted()
+        damaged: list[Row] = []
         try:
             places = self._append(sorted(new.values(), key=lambda r: (r.group, r.sequence)), checksums, batch)
             batch.sync()
             noted = self.notes.take()
             with self.database.transaction() as c:
-                inline_bytes = -self._note(c, noted)
+                damaged = self._note(c, noted)
                 for extent, tail in batch.tails.items():
                     index.set_end(c, extent.number, tail)
                 for key, record in new.items():
@@ -126,7 +129,8 @@ class BlockStore:
             batch.undo()
             raise
         batch.keep()
-        self._inline_bytes += inline_bytes + sum(len(r.payload) for key, r in new.items() if key not in places)
+        self._lose(damaged)
+        self._inline_bytes += sum(len(r.payload) for key, r in new.items() if key not in places)
         stored = sum(index.stored_bytes(len(r.payload), in_extent=key in places) for key, r in new.items())
         return Put(len(new), len({r.key for r in records}) - len(new), stored)
 
@@ -147,6 +151,26 @@ class BlockStore:
         whole = record_checksum(record.key, record.kind.value, record.fingerprint, record.token_ids, checksum)
         payload = bytes(record.payload) if place is None else None
         index.add(c, record, whole, place, payload, self.clock.now_s())
+
+    def join(self, group: str, keys: Iterable[str]) -> list[str]:
+        """Let stored records belong to a group too, and count as used; return the keys that aren't stored.
+
+        Each gets the sequence number that it has in another group: what is shared is a beginning. Raises StoreError.
+        """
+        wanted = list(keys)
+        return self._available(lambda: self._join(group, wanted))
+
+    def _join(self, group: str, keys: list[str]) -> list[str]:
+        absent: list[str] = []
+        with self.database.transaction() as c:
+            for key in keys:
+                row = index.by_key(c, key)
+                if row is None or row.id in self.notes.damaged:
+                    absent.append(key)
+                    continue
+                index.join_as_elsewhere(c, group, row.id)
+                self.notes.touch(row, self.clock.now_s())
+        return absent
 
     def delete(self, keys: Iterable[str], *, is_eviction: bool = False) -> Removed:
         """Remove records from all their groups. Raises StoreError when the index can't be written.
@@ -179,7 +203,22 @@ class BlockStore:
                 index.count_up(c, "deleted_records", len(rows))
         self.retire(emptied)
         self._inline_bytes -= sum(len(row.payload or b"") for row in rows)
-        return Removed(len(rows), sum(row.stored_bytes for row in rows))
+        if is_eviction:
+            self.lose(row.entry.key for row in rows)
+        return Removed(len(rows), sum(row.stored_bytes for row in rows), tuple(row.entry.key for row in rows))
+
+    def lose(self, keys: Iterable[str]) -> None:
+        """Remember that records went without anybody asking for it."""
+        self._lost += keys
+
+    def take_lost(self) -> list[str]:
+        """Return the keys that eviction or quarantine took since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def _lose(self, damaged: Sequence[Row]) -> None:
+        self._inline_bytes -= sum(len(row.payload or b"") for row in damaged)
+        self.lose(row.entry.key for row in damaged)
 
     def retire(self, numbers: Sequence[int]) -> None:
         """Write and read no more in extents that left the index."""
@@ -219,15 +258,53 @@ class BlockStore:
         with self.database.reading() as c:
             return self._reads(index.of_group(c, group), into)
 
-    def read(self, keys: Iterable[str], into: Into | None = None) -> Reads:
-        """Return some records to iterate in the order of `keys`; absent ones are left out. As `read_group`."""
+    def read(
+        self,
+        keys: Iterable[str],
+        into: Into | None = None,
+        *,
+        by_place: bool = False,
+        sweep_bytes: int = SWEEP_BYTES,
+    ) -> Reads:
+        """Return some records to iterate in the order of `keys`; absent ones are left out. As `read_group`.
+
+        by_place: in the order of the disk instead, so that neighbours come in one sweep. sweep_bytes: the most that is
+        read at once; with 0 each record is given before the next is asked for.
+        """
         with self.database.reading() as c:
-            return self._reads([row for key in keys if (row := index.by_key(c, key)) is not None], into)
+            rows = [row for key in keys if (row := index.by_key(c, key)) is not None]
+        if by_place:
+            rows.sort(key=lambda row: (row.extent or 0, row.offset_bytes))
+        return self._reads(rows, into, sweep_bytes)
+
+    def known(self, keys: Iterable[str]) -> set[str]:
+        """Return which of these are stored. Raises StoreError."""
+        with self.database.reading() as c:
+            rows = [row for key in keys if (row := index.by_key(c, key)) is not None]
+        return {row.entry.key for row in rows if row.id not in self.notes.damaged}
+
+    def entries_of(self, kind: Kind, fingerprint: str) -> list[Entry]:
+        """Return what is known of all records of a kind and a fingerprint, the oldest first. Raises StoreError.
+
+        Token ids are verified where the payload is empty or stands in the index, else when the payload is read.
+        """
+        with self.database.reading() as c:
+            rows = index.of_fingerprint(c, kind, fingerprint)
+        for row in rows:
+            if row.extent is None and (wrong := damage(row, None, row.payload or b"")):
+                self.notes.damage(row, wrong)
+        return [row.entry for row in rows if row.id not in self.notes.damaged]
 
     def entries(self, group: str) -> list[Entry]:
         """Return what is known of a group's records, in order. Raises StoreError."""
         with self.database.reading() as c:
             return [row.entry for row in index.of_group(c, group) if row.id not in self.notes.damaged]
+
+    def select(self, kind: Kind, *, used_before_s: float | None = None, other_than: str | None = None) -> list[str]:
+        """Return the keys of a kind; only those unused since a time, or of other fingerprints. Raises StoreError."""
+        self.flush()  # what was read lately counts
+        with self.database.reading() as c:
+            return [row.entry.key for row in index.selected(c, kind, used_before_s, other_than)]
 
     def touch(self, keys: Iterable[str]) -> None:
         """Let records count as just used, without a read. Raises StoreError."""
@@ -236,8 +313,8 @@ class BlockStore:
                 if row is not None:
                     self.notes.touch(row, self.clock.now_s())
 
-    def _reads(self, rows: Sequence[Row], into: Into | None) -> Reads:
-        return Reads(self.extents, self.notes, rows, into, self.clock.now_s)
+    def _reads(self, rows: Sequence[Row], into: Into | None, sweep_bytes: int = SWEEP_BYTES) -> Reads:
+        return Reads(self.extents, self.notes, rows, into, self.clock.now_s, sweep_bytes=sweep_bytes)
 
     # -- upkeep ------------------------------------------------------------------------------------------------
 
@@ -248,14 +325,14 @@ class BlockStore:
             return
         try:
             with self.database.transaction() as c:
-                inline_bytes = self._note(c, noted)
+                damaged = self._note(c, noted)
         except BaseException:
             self.notes.give_back(noted)
             raise
-        self._inline_bytes -= inline_bytes
+        self._lose(damaged)
 
-    def _note(self, c: Connection, noted: Noted) -> int:
-        """Write what was noted; return the bytes of payloads that left the index by it."""
+    def _note(self, c: Connection, noted: Noted) -> list[Row]:
+        """Write what was noted; return the damaged records, which left the index by it."""
         damaged = [row for i in noted.damaged if (row := index.by_id(c, i)) is not None]
         moved = [index.quarantine(c, i, why, self.clock.now_s()) for i, why in noted.damaged.items()]
         for row_id, at_s in noted.used_at_s.items():
@@ -264,7 +341,7 @@ class BlockStore:
         for name, by in zip(("quarantined_records", "read_records", "read_bytes"), counts, strict=True):
             if by:
                 index.count_up(c, name, by)
-        return sum(len(row.payload or b"") for row in damaged)
+        return damaged
 
     def try_flush(self) -> bool:
         """Flush where the disk lets us; what it doesn't take stays noted, and `unavailable` says why."""
@@ -288,6 +365,17 @@ class BlockStore:
                 **index.figures(c),
                 counters=index.counters(c),
             )
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters by name, without what isn't flushed yet. Raises StoreError."""
+        with self.database.reading() as c:
+            return index.counters(c)
+
+    def set_counters(self, values: Mapping[str, int]) -> None:
+        """Let counters have values: for what a user of the store counts from. Raises StoreError."""
+        with self.database.transaction() as c:
+            for name, value in values.items():
+                index.set_counter(c, name, value)
 
     def close(self) -> None:
         """Write what is noted, close the index and let another process have the store. A second call does nothing."""
