@@ -23,7 +23,7 @@ def change_setting(file: Path, name: str, text: str) -> Any:
     # The environment is kept out: it must neither hide an invalid value nor get into the file.
     config = load(file, env={}, flags={name: text}).config
     section, key = name.split(".", 1)
-    value = getattr(getattr(config, section), key)
+    value = getattr(config, section).model_dump()[key]  # sizes as people write them
     try:
         document = tomlkit.parse(file.read_text(encoding="utf-8") if file.exists() else "")
         document.setdefault(section, tomlkit.table())[key] = value

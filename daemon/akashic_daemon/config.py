@@ -11,16 +11,51 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
 
 from akashic_daemon.errors import ConfigError
 
 _NON_SETTINGS = frozenset({"AKASHIC_HOME", "AKASHIC_LOG_LEVEL"})
 """Environment names with our prefix that aren't settings."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_UNITS |= {"TB": 10**12, "B": 1}
+_BY_LOWER_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
+
+
+def parse_size(value: object) -> int | Literal["auto"]:
+    """Return a size in bytes, or "auto". Raises ValueError that says how sizes are written."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    if text.lower() == "auto":
+        return "auto"
+    match = _SIZE.fullmatch(text)
+    unit = _BY_LOWER_CASE.get(match[2].lower() or "b") if match else None
+    if match is None or unit is None or (unit == 1 and "." in match[1]):
+        raise ValueError(
+            'no size: write "auto", 0, a number of bytes, or one with KiB, MiB, GiB, TiB (powers of 1024) '
+            "or kB, MB, GB, TB (powers of 1000)"
+        )
+    return int(Decimal(match[1]) * unit)
+
+
+def size_text(size: int | str) -> str | int:
+    """Return a size as people write it, exactly: the shortest form that `parse_size` reads as the same."""
+    if isinstance(size, str) or size == 0:
+        return size
+    forms = [f"{size // unit}{name}" for name, unit in _UNITS.items() if size % unit == 0 and unit > 1]
+    return min(forms, key=len, default=size)
+
+
+Size = Annotated[int | Literal["auto"], BeforeValidator(parse_size), PlainSerializer(size_text)]
 
 
 class _Section(BaseModel):
@@ -58,6 +93,22 @@ class CacheSection(_Section):
     )
     max_sequences: int = Field(
         128, ge=2, le=224, description="Branches that may be resident at once. More costs a little bookkeeping."
+    )
+    ram_bytes: Size = Field(
+        "auto",
+        description="Size of the RAM tier, e.g. 4GiB or 500MB; 0 for none. auto: an eighth of the memory, at most 8GiB.",
+    )
+    ssd_bytes: Size = Field(
+        "auto",
+        description="Size of the SSD tier, which survives restarts; 0 for none. auto: a tenth of the free disk, at most 32GiB.",
+    )
+    ssd_daily_write_bytes: Size = Field(
+        "auto",
+        description="Most that is written to the SSD tier in a day; more wears the disk. 0 writes nothing. auto: 4 x ssd_bytes.",
+    )
+    kv_storage: Literal["as_computed", "q8"] = Field(
+        "as_computed",
+        description="How KV is kept outside of the engine. q8 halves its bytes, and changes its values a little.",
     )
     policy: str = Field(
         "none", description="Cache policy of API requests that name none, e.g. tool-rolling-drop:keep=4."
