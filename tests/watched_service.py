@@ -169,7 +169,7 @@ def driven() -> Iterator[None]:
 
     async def pump(loop: StepLoop) -> None:
         while True:
-            loop._drain(block=False)
+            loop._drain(0.0)
             if loop.busy:
                 loop._guarded_step()
             await asyncio.sleep(0)
@@ -179,7 +179,7 @@ def driven() -> Iterator[None]:
 
     def stop(loop: StepLoop, _timeout_s: float) -> bool:
         with suppress(AkashicError):
-            loop._drain(block=False)
+            loop._drain(0.0)
         for request in list(loop._running):
             loop._finish(request, "cancelled")
         loop.set_engine(None)

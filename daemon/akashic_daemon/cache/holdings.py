@@ -85,6 +85,10 @@ class Holdings:
             self._cells.release(sequence, start, end)
         return self._forget(sequence, home, gone)
 
+    def drop_surplus(self, sequence: SequenceId, start: int, end: int) -> None:
+        """Release cells at these positions that were loaded with others and that nobody accounts for."""
+        self._cells.release(sequence, start, end)
+
     def let_go_all(self, sequence: SequenceId) -> int:
         """Release everything a sequence holds; returns how many cells are free now."""
         homes = self._homes.get(sequence)

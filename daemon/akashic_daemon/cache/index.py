@@ -25,6 +25,7 @@ from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.operations import NoRoom, Operations
 from akashic_daemon.cache.reclaim import NoSequence, Reclaimer
 from akashic_daemon.cache.recovery import Recovery, plan_recovery
+from akashic_daemon.cache.restore import Restorer
 from akashic_daemon.cache.tree import Match, Runner, Tree, common_length
 from akashic_daemon.program.path import Drop, Repos
 from akashic_daemon.program.ranges import EMPTY, Ranges, intersect, normal, subtract
@@ -54,6 +55,8 @@ class RadixIndex:
         self._operations = Operations(self._tree, cells, self._reclaimer, keep_dropped=keep_dropped)
         self.ops = OpTable()
         self.sequences_total = sequences_total
+        self.restorer = Restorer(self._tree, self._reclaimer, self.ops)
+        """Brings back what a lower tier has kept."""
 
     # -- what it knows -----------------------------------------------------------------------------------------
 
@@ -128,6 +131,38 @@ class RadixIndex:
     def held_tokens(self, sequence: SequenceId) -> int:
         """Return how many cells a sequence holds."""
         return self._holdings.count(sequence)
+
+    def holder(self, key: array[int], first: int, count: int) -> SequenceId | None:
+        """Return a sequence that holds the KV, as computed, of `count` tokens from index `first` at the end of a path."""
+        found = self._tree.match(key)
+        if found.length < len(key):
+            return None
+        wanted: Ranges = ((first, first + count),)
+        holders: set[SequenceId] | None = None
+        node: Node | None = found.node
+        while node is not None and node.indices[1] > first:
+            part = intersect(wanted, (node.indices,)) if node.is_run else EMPTY
+            if part:
+                here = {s for s, ranges in node.held.items() if not subtract(part, ranges)}
+                holders = here if holders is None else holders & here
+            node = node.parent
+        return min(holders) if holders else None
+
+    def idle(self) -> list[tuple[SequenceId, Node]]:
+        """Return the sequences at which nothing runs and where they stand, least recently used first."""
+        idle = [(s, n) for s, n in self._tree.tip_of.items() if s not in self._tree.runners]
+        return sorted(idle, key=lambda item: item[1].last_used)
+
+    def idle_homes(self, sequence: SequenceId) -> list[tuple[Node, Ranges]]:
+        """Return what an idle sequence alone holds; empty when a runner waits for any of it."""
+        if self._reclaimer.serves_a_pin(sequence):
+            return []
+        homes = [(home, self._holdings.unique(sequence, home)) for home in self._holdings.homes(sequence)]
+        return [(home, ranges) for home, ranges in homes if ranges]
+
+    def park(self, sequence: SequenceId) -> int:
+        """Let an idle sequence go; returns how many cells are free now."""
+        return self._tree.remove_tip(sequence)
 
     # -- a request's life --------------------------------------------------------------------------------------
 

@@ -49,3 +49,13 @@ class OpTable:
 def marker_places(key: array[int]) -> list[int]:
     """Return where operations stand in a key, ascending."""
     return np.flatnonzero(np.frombuffer(key, np.int32) < 0).tolist() if key else []
+
+
+def key_length(key: array[int], tokens: int) -> int:
+    """Return how much of a key covers its first `tokens` tokens."""
+    at = tokens
+    for place in marker_places(key):
+        if place >= at:
+            break
+        at += 1
+    return at

@@ -85,6 +85,12 @@ class Reclaimer:
             self.retire_one()
         return self._tree.free.pop()
 
+    def allocate_beside(self, wanted: Lineage) -> SequenceId:
+        """Return a free id, if need be from a sequence that holds nothing of the `wanted` path. Raises NoSequence."""
+        if not self._tree.free and not self.make_way(wanted):
+            self.retire_one()
+        return self._tree.free.pop()
+
     def make_way(self, wanted: Lineage) -> bool:
         """Free an id without touching what holds anything of the `wanted` path. False if that can't be."""
         for waiting in wanted.nodes:

@@ -52,8 +52,13 @@ class Recovery:
     missing: int
 
 
-def plan_recovery(nodes: Sequence[Node], matched: int, key: array[int], ops: OpTable) -> Recovery:
-    """Plan for a key whose first `matched` entries lie on `nodes` (root first; the last node may reach further)."""
+def plan_recovery(
+    nodes: Sequence[Node], matched: int, key: array[int], ops: OpTable, stored: Ranges = EMPTY
+) -> Recovery:
+    """Plan for a key whose first `matched` entries lie on `nodes` (root first; the last node may reach further).
+
+    `stored` are the trajectory indices whose KV, as it was computed, a lower tier has: they count as present.
+    """
     needed = Needed()
     _read_by_the_rest(nodes[-1], matched, key, ops, needed)
     start, missing_tokens = matched, 0
@@ -63,11 +68,12 @@ def plan_recovery(nodes: Sequence[Node], matched: int, key: array[int], ops: OpT
         if node.is_run:
             first, end = node.indices
             end = min(end, first + matched - node.depth)
-            missing = subtract(needed.of(0, ((first, end),)), node.resident())
+            present = union(node.resident(), intersect(stored, ((first, end),)))
+            missing = subtract(needed.of(0, ((first, end),)), present)
             if missing:
                 needed.add(node.before.seen())
                 needed.add_ranges(0, ((first, missing[-1][1]),))
-                missing = subtract(needed.of(0, ((first, end),)), node.resident())
+                missing = subtract(needed.of(0, ((first, end),)), present)
                 missing_tokens += size(missing)
                 start = node.depth + missing[0][0] - first
         elif isinstance(node.op, Repos):

@@ -1,8 +1,9 @@
 """The step loop: one thread owns the engine, and every step computes a bit of every running request.
 
 A step takes one token of each stream that is being answered, and prompt tokens up to a budget. What is computed enters
-the radix index at once, so a request that waits finds what its neighbour has computed. When cells run short, idle runs
-are evicted; when that isn't enough, the youngest request goes back to the queue and later begins where it was.
+the radix index at once, so a request that waits finds what its neighbour has computed; between steps it is copied to the
+lower tiers. When cells run short, idle runs are evicted; when that isn't enough, the youngest request goes back to the
+queue (`admission`) and later begins where it was.
 
 Invariants kept here: 3 (nothing in the index is computed twice), 5 (each miss is explained), 9 (the loop answers pings).
 """
@@ -14,7 +15,6 @@ import queue
 import threading
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -25,34 +25,47 @@ from akashic_daemon.engine.base import BatchItem, Engine
 from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
 from akashic_daemon.program.path import Path
 from akashic_daemon.protocol.native import EngineStatus, SessionActivity
+from akashic_daemon.schedule.admission import Admission
 from akashic_daemon.schedule.counters import Counters
-from akashic_daemon.schedule.events import Finished, FinishReason, Progress, Started, TextDelta
+from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
 from akashic_daemon.schedule.report import activity, fill_status
 from akashic_daemon.schedule.request import Request, State
+from akashic_daemon.schedule.tiering import Tiering, TierSettings
+from akashic_daemon.tiers.block import BLOCK_TOKENS
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.types import RequestId, SequenceId
 
 logger = logging.getLogger("akashic.loop")
 T = TypeVar("T")
-_SPARE_CELLS = 16
-"""Cells kept free for the next tokens when a request is admitted."""
 _COMPACTED_BYTES = 256 << 20
 """More KV than this isn't copied out at once to close holes."""
+_PARK_EVERY_STEPS = 16
+_RELOAD_PAUSE_S = 0.002
 
 
 class StepLoop:
     """Runs requests on an engine made by `factory` on the loop's own thread."""
 
-    def __init__(self, settings: ScheduleSection, counters: Counters) -> None:
+    def __init__(
+        self,
+        settings: ScheduleSection,
+        counters: Counters,
+        *,
+        tiers: TierSettings | None = None,
+        mover: Mover | None = None,
+    ) -> None:
         self._settings = settings
         self._counters = counters
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._engine: Engine | None = None
         self._index: RadixIndex | None = None
         self._holes = Holes()
-        self._blocked = False
-        """Whether the head of the queue lacks what only an ending request gives back: nothing is worth trying until then."""
+        self.tiering = Tiering(tiers, mover, self._wake)
+        """Moves KV between the engine and the lower tiers; to be used on the engine thread."""
+        self._admission = Admission(settings, counters, self.tiering, self._end_badly)
+        self._last_step_s = 0.0
+        self._step_number = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="akashic-engine", daemon=True)
 
@@ -88,7 +101,7 @@ class StepLoop:
 
     def submit(self, request: Request) -> None:
         """Queue a request; refusals arrive through its `emit`."""
-        self._inbox.put(lambda: self._enqueue(request))
+        self._inbox.put(lambda: self._admission.enqueue(request))
 
     def cancel(self, request_id: RequestId) -> None:
         """Stop a request within one step; what it computed stays in the cache."""
@@ -102,7 +115,7 @@ class StepLoop:
     @property
     def busy(self) -> bool:
         """Whether any request runs or waits."""
-        return bool(self._running or self._waiting)
+        return bool(self._running or self._admission.waiting)
 
     def fill_status(self, status: EngineStatus) -> None:
         """Add what the loop knows; a racy read is good enough for people."""
@@ -117,7 +130,7 @@ class StepLoop:
 
     def activity(self) -> list[SessionActivity]:
         """Describe running and waiting requests."""
-        return activity([*self._running, *self._waiting])
+        return activity(self._all())
 
     @property
     def index(self) -> RadixIndex | None:
@@ -133,24 +146,27 @@ class StepLoop:
     def set_engine(self, factory: Callable[[], Engine] | None) -> None:
         """Replace the engine; call through `call`, with nothing running. Raises what the factory raises."""
         if self._engine is not None:
+            self.tiering.detach()
             self._engine.close()
             self._engine = self._index = None
+            self._admission.bind(None, None)
         if factory is not None:
             engine = factory()
             self._engine = engine
-            self._empty_cache(engine)
+            index = self._empty_cache(engine)
+            self.tiering.attach(engine, index)
 
     def _run(self) -> None:
         while not self._stopping:
-            self._drain(block=not self.busy)
+            self._drain(None if not self.busy else 0.0)
             if not self._stopping and self.busy:
                 self._guarded_step()
         for request in list(self._running):
             self._finish(request, "cancelled")
-        for request in list(self._waiting):
+        for request in list(self._admission.waiting):
             self._end_badly(request, Cancelled("the daemon is stopping", hint="send the request again"))
         self._running.clear()
-        self._waiting.clear()
+        self._admission.waiting.clear()
         self.set_engine(None)
 
     def _guarded_step(self) -> None:
@@ -162,58 +178,60 @@ class StepLoop:
             self._step()
         except Exception as error:
             logger.exception("a step failed by a bug")
-            for request in [*self._running, *self._waiting]:
+            for request in self._all():
                 self._end_badly(
                     request, EngineError(f"an internal error in the step loop: {error!r}", hint="see the log")
                 )
 
-    def _drain(self, *, block: bool) -> None:
+    def _drain(self, wait_s: float | None) -> None:
+        """Do what was asked for; without any, wait so long for it (None: as long as it takes), copying meanwhile."""
         while True:
             try:
-                work = self._inbox.get(block=block)
+                work = self._inbox.get_nowait() if wait_s == 0 else self._wait_for_work()
             except queue.Empty:
                 return
             if work is None:
                 self._stopping = True
                 return
             work()
-            block = False
+            wait_s = 0.0
 
-    def _enqueue(self, request: Request) -> None:
-        engine = self._engine
-        if engine is None:
-            request.emit(EngineError("no model is loaded", hint="`akashic model list`"))
-        elif len(self._waiting) >= self._settings.max_queued:
-            request.emit(
-                Overloaded(
-                    f"{len(self._waiting)} requests are waiting already", hint="try again, or raise schedule.max_queued"
-                )
-            )
-        elif min(r.visible_tokens for r in request.routes) + 1 > engine.capabilities.kv_cells:
-            visible = min(r.visible_tokens for r in request.routes)
-            request.emit(
-                Overloaded(
-                    f"the prompt's {visible} tokens exceed the {engine.capabilities.kv_cells} KV cells",
-                    hint="raise cache.kv_tokens",
-                )
-            )
-        else:
-            self._counters.requests_total += 1
-            self._waiting.append(request)
+    def _wait_for_work(self) -> Callable[[], None] | None:
+        """Use the time until somebody asks for something for what the tiers have to do."""
+        while True:
+            pause_s = self.tiering.idle_work()
+            try:
+                return self._inbox.get_nowait() if pause_s == 0 else self._inbox.get(timeout=pause_s)
+            except queue.Empty:
+                continue
+
+    def _wake(self) -> None:
+        """Let the loop look again: something came from a lower tier."""
+        self._inbox.put(lambda: None)
+
+    def _all(self) -> list[Request]:
+        return [*self._running, *self._admission.waiting]
 
     def _mark_cancelled(self, request_id: RequestId) -> None:
-        for request in [*self._running, *self._waiting]:
+        for request in self._all():
             if request.id == request_id:
                 request.cancelled = True
 
     def _step(self) -> None:
-        for request in [r for r in [*self._running, *self._waiting] if r.cancelled]:
+        for request in [r for r in self._all() if r.cancelled]:
             self._counters.requests_cancelled_total += 1
             self._finish(request, "cancelled")
+        is_streaming = any(r.state is State.DECODE for r in self._running)
+        self.tiering.between_steps(self._last_step_s, is_streaming=is_streaming)
+        self._step_number += 1
+        if self._step_number % _PARK_EVERY_STEPS == 0:
+            self.tiering.park()
         self._close_holes()
-        self._admit()
+        self._admission.admit(self._running)
+        self._admission.reload(self._running, is_streaming=is_streaming)
         plan = self._plan()
         if not plan:
+            self._wait_for_reload()
             return
         items = [item for _, item in plan]
         started_s = time.monotonic()
@@ -224,7 +242,11 @@ class StepLoop:
             self._survive(error, [r for r, _ in plan])
             return
         now_s = time.monotonic()
-        self._counters.step(sum(len(i.tokens) for i in items), now_s - started_s)
+        self._last_step_s = now_s - started_s
+        tokens = sum(len(i.tokens) for i in items)
+        self._counters.step(tokens, self._last_step_s)
+        if not is_streaming:
+            self.tiering.observe_prefill(tokens, self._last_step_s)
         for number, (request, item) in enumerate(plan):
             self._account(request, item, number, now_s)
 
@@ -250,85 +272,34 @@ class StepLoop:
             self._holes.closed(moved, time.monotonic() - started_s)
             self._counters.compactions_total += 1
 
-    def _empty_cache(self, engine: Engine) -> None:
+    def _wait_for_reload(self) -> None:
+        """With nothing to compute until the disk has read something, sleep until it has."""
+        if self._is_reloading():
+            try:
+                work = self._inbox.get(timeout=_RELOAD_PAUSE_S)
+            except queue.Empty:
+                return
+            if work is None:
+                self._stopping = True
+            else:
+                work()
+
+    def _empty_cache(self, engine: Engine) -> RadixIndex:
         limits = engine.capabilities
         for sequence in range(limits.max_sequences):
             engine.release(SequenceId(sequence))
-        self._index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
+        index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
+        self._index = index
         self._holes = Holes(hole_s=limits.hole_s)
+        self._admission.bind(engine, index)
+        self.tiering.bind(index)
+        return index
 
     def _survive(self, error: EngineError, requests: list[Request]) -> None:
         """Nothing of the batch was added: end only what was in it, and go on."""
         logger.error("a step failed: %s", error)
         for request in requests:
             self._end_badly(request, error)
-
-    def _admit(self) -> None:
-        index = self._index
-        assert index is not None
-        most = min(self._settings.max_running, index.sequences_total)
-        while self._waiting and len(self._running) < most and not self._blocked:
-            if any(r.had_everything for r in self._running):
-                return
-            request = self._waiting[0]
-            self._choose_route(request, index)
-            if request.ahead + _SPARE_CELLS > index.cells_free + index.evictable_cells() and self._running:
-                self._blocked = True
-                return
-            self._waiting.popleft()
-            try:
-                self._begin(request)
-            except NoSequence as error:
-                if self._running:
-                    self._waiting.appendleft(request)
-                    self._blocked = True
-                    return
-                self._end_badly(request, error)
-            except AkashicError as error:
-                self._end_badly(request, error)
-
-    def _choose_route(self, request: Request, index: RadixIndex) -> None:
-        """Take the cheapest way, the first of equals; a request that began keeps to its way."""
-        if request.started:
-            request.ahead = index.missing_tokens(request.key)
-            return
-        keys = [index.ops.key(route.path) for route in request.routes]
-        request.costs = [index.missing_tokens(key) for key in keys]
-        best = min(range(len(keys)), key=request.costs.__getitem__)
-        request.route, request.key, request.ahead = request.routes[best], keys[best], request.costs[best]
-
-    def _begin(self, request: Request) -> None:
-        assert self._index is not None
-        assert self._engine is not None
-        if request.sampler is None:
-            request.sampler = self._engine.sampler(request.params)
-            if (
-                request.params.repeat_penalty != 1.0
-                or request.params.frequency_penalty
-                or request.params.presence_penalty
-            ):
-                request.sampler.accept(request.route.path.tokens[-request.params.penalty_last_tokens :])
-        request.sequence, reached = self._index.start(request.key, len(request.key) - 1)
-        request.state = State.PREFILL
-        request.admitted_s = time.monotonic()
-        self._running.append(request)
-        if request.started:
-            return
-        request.started = True
-        request.timing.queued_s = request.admitted_s - request.created_s
-        request.prompt_key_length = len(request.key)
-        request.take(request.route, request.ahead)
-        self._describe_reuse(request)
-        first = sum(1 for value in request.key[:reached] if value >= 0)
-        request.reuse.miss = request.explain(request.route, first, request.costs)
-        request.emit(Started(str(request.id), request.session, request.model, request.prompt_tokens, request.reuse))
-
-    def _describe_reuse(self, request: Request) -> None:
-        """Say what is reused and computed, as far as it is known now."""
-        computed = request.computed + request.ahead
-        request.reuse.computed_tokens = computed
-        request.reuse.reused_tokens = max(0, request.prompt_tokens - computed)
-        request.reuse.reused_by_tier = {"gpu": request.reuse.reused_tokens}
 
     def _plan(self) -> list[tuple[Request, BatchItem]]:
         """Choose what the next step computes and make room for it; preempts when there is none."""
@@ -339,12 +310,14 @@ class StepLoop:
                 plan = self._choose()
                 needed = sum(len(item.tokens) for _, item in plan)
                 if not plan:
+                    if self._is_reloading():
+                        return []
                     continue  # what ran has ended
             except NoSequence:
                 plan, needed = [], 0
             except NoRoom as error:
                 plan, needed = [], error.cells
-            if plan and self._index.make_room(needed):
+            if plan and self._make_room(needed):
                 return plan
             if needed:
                 room = f"no room for {needed} more KV cells of {self._index.cells_total}"
@@ -354,6 +327,15 @@ class StepLoop:
             else:
                 self._make_do(self._running[0], lacking)
         return []
+
+    def _is_reloading(self) -> bool:
+        return bool(self._running) and all(r.state is State.RELOAD for r in self._running)
+
+    def _make_room(self, cells: int) -> bool:
+        assert self._index is not None
+        if self._index.cells_free < cells:
+            self.tiering.before_eviction()
+        return self._index.make_room(cells)
 
     def _make_do(self, request: Request, lacking: AkashicError) -> None:
         """Let the only running request begin again with everything for itself; end it when that was tried."""
@@ -365,7 +347,7 @@ class StepLoop:
         else:
             request.had_everything = True
             self._preempt(request)
-            self._index.make_room(self._index.cells_total)
+            self._make_room(self._index.cells_total)
 
     def _choose(self) -> list[tuple[Request, BatchItem]]:
         assert self._index is not None
@@ -398,14 +380,15 @@ class StepLoop:
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of the queue; its cells become evictable."""
         assert self._index is not None
-        assert request.sequence is not None
         self._counters.preempted_total += 1
-        request.key = request.key[: request.prompt_key_length] + array("i", request.generated)
-        self._index.finish(request.sequence)
+        self._admission.end_reload(request)
+        if request.sequence is not None:
+            request.key = request.key[: request.prompt_key_length] + array("i", request.generated)
+            self._index.finish(request.sequence)
         request.sequence, request.state, request.pending = None, State.QUEUED, None
         self._running.remove(request)
-        self._waiting.appendleft(request)
-        self._blocked = bool(self._running)
+        self._admission.waiting.appendleft(request)
+        self._admission.blocked = bool(self._running)
         logger.info("request %s waits again: the KV cache is full", request.id)
 
     def _account(self, request: Request, item: BatchItem, number: int, now_s: float) -> None:
@@ -419,6 +402,7 @@ class StepLoop:
                 request.computed += len(item.tokens)
                 request.computed_ranges.append((first, first + len(item.tokens)))
             request.ahead = max(0, request.ahead - len(item.tokens))
+            self._cut(request, request.key)
             if not item.logits:
                 request.emit(Progress(request.prompt_tokens - request.ahead, request.prompt_tokens))
                 return
@@ -426,12 +410,20 @@ class StepLoop:
             request.ahead = 0
             request.reuse.reposed_tokens += self._index.moved_tokens(request.sequence)
             if not request.generated:
-                self._describe_reuse(request)
+                request.describe_reuse()
                 request.timing.prefill_s = now_s - request.admitted_s
                 self._counters.prompt(request.reuse)
         request.stored = len(request.generated)
+        if request.stored and request.stored % BLOCK_TOKENS == 0:
+            self._cut(request, request.key_so_far())
         token = request.sampler.sample(number)
         self._take(request, token, time.monotonic())
+
+    def _cut(self, request: Request, key: array[int], *, is_final: bool = False) -> None:
+        """Let what a request has computed be cut into blocks, to be copied out."""
+        if request.trail is not None and request.sequence is not None and self._index is not None:
+            computed = self._index.next_index(request.sequence)
+            self.tiering.cut(request.trail, request.route.path, key, computed, is_final=is_final)
 
     def _take(self, request: Request, token: int, now_s: float) -> None:
         engine = self._engine
@@ -456,41 +448,27 @@ class StepLoop:
             request.pending = token
 
     def _release(self, request: Request) -> None:
+        self._admission.end_reload(request)
         if request.sequence is not None and self._index is not None:
+            self._cut(request, request.key_so_far(), is_final=True)
             self._index.finish(request.sequence)
             request.sequence = None
         if request.sampler is not None:
             request.sampler.close()
             request.sampler = None
         request.state = State.DONE
-        self._blocked = False
+        self._admission.blocked = False
         if request in self._running:
             self._running.remove(request)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+        elif request in self._admission.waiting:
+            self._admission.waiting.remove(request)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
-        now_s = time.monotonic()
         tail = request.assembler.finish()
         if tail:
             request.emit(TextDelta(tail, len(request.generated)))
-        request.finish_reason = reason
-        request.timing.total_s = now_s - request.created_s
-        request.timing.decode_s = (
-            max(0.0, request.timing.total_s - request.timing.first_token_s) if request.generated else 0.0
-        )
         self._release(request)
-        request.emit(
-            Finished(
-                finish_reason=reason,
-                text=request.assembler.text,
-                prompt_tokens=request.prompt_tokens,
-                completion_tokens=len(request.generated),
-                reuse=request.reuse,
-                timing=request.timing,
-                stop_string=request.assembler.stop_string,
-            )
-        )
+        request.emit(request.end(reason, time.monotonic()))
 
     def _end_badly(self, request: Request, error: AkashicError) -> None:
         self._counters.requests_failed_total += 1

@@ -11,8 +11,11 @@ from akashic_daemon.engine.base import Sampler, SamplingParams
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.program.route import Route
 from akashic_daemon.protocol.native import Miss, Reuse, Timing
-from akashic_daemon.schedule.events import FinishReason, GenerationEvent
+from akashic_daemon.schedule.events import Finished, FinishReason, GenerationEvent
 from akashic_daemon.schedule.text import TextAssembler
+from akashic_daemon.schedule.tiering import Outlook
+from akashic_daemon.tiers.exporter import Trail
+from akashic_daemon.tiers.promotion import Promotion
 from akashic_daemon.types import RequestId, SequenceId
 
 
@@ -20,6 +23,7 @@ class State(StrEnum):
     """Where a request stands."""
 
     QUEUED = "queued"
+    RELOAD = "reload"
     PREFILL = "prefill"
     DECODE = "decode"
     DONE = "done"
@@ -73,6 +77,14 @@ class Request:
     pending: int | None = None
     """The sampled token that the next step computes."""
     assembler: TextAssembler = field(init=False)
+    outlook: Outlook | None = None
+    """What its way would cost, as last looked at."""
+    promotion: Promotion | None = None
+    """What the tiers are giving back for it."""
+    from_tier: dict[str, int] = field(default_factory=dict)
+    """Tokens that came from each tier below the engine."""
+    trail: Trail | None = None
+    """How far what it computed is cut into blocks."""
     timing: Timing = field(default_factory=Timing)
     admitted_s: float = 0.0
     last_token_s: float = 0.0
@@ -93,3 +105,31 @@ class Request:
         self.reuse.dropped_tokens = route.dropped_tokens
         self.reuse.notes = [*self.reuse.notes, *route.notes]
         self.budget_tokens = min(self.budget_tokens, self.window_tokens - route.next_position)
+
+    def describe_reuse(self) -> None:
+        """Say what is reused and computed, as far as it is known now."""
+        computed = self.computed + self.ahead
+        reuse = self.reuse
+        reuse.computed_tokens = computed
+        reuse.reused_tokens = max(0, self.prompt_tokens - computed)
+        below = {tier: min(count, reuse.reused_tokens) for tier, count in self.from_tier.items() if count}
+        reuse.reused_by_tier = {"gpu": max(0, reuse.reused_tokens - sum(below.values())), **below}
+
+    def key_so_far(self) -> array[int]:
+        """Return its key with the answer tokens that are computed."""
+        return self.key[: self.prompt_key_length] + array("i", self.generated[: self.stored])
+
+    def end(self, reason: FinishReason, now_s: float) -> Finished:
+        """Return the last event of an answer."""
+        self.finish_reason = reason
+        self.timing.total_s = now_s - self.created_s
+        self.timing.decode_s = max(0.0, self.timing.total_s - self.timing.first_token_s) if self.generated else 0.0
+        return Finished(
+            finish_reason=reason,
+            text=self.assembler.text,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=len(self.generated),
+            reuse=self.reuse,
+            timing=self.timing,
+            stop_string=self.assembler.stop_string,
+        )

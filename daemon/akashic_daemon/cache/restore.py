@@ -1,0 +1,187 @@
+"""Bringing cells back that a lower tier has kept: which of them a key needs, where they go, and who holds them.
+
+A restore is planned without changing anything: along the key, known nodes and *ghosts* of unknown ones are looked at with
+what the tiers have counted as resident (`Stored`). Carrying it out makes the nodes and lets one idle sequence or more hold
+the cells that are loaded: more than one where two copies would stand at one position, as around a Repos or a Replace.
+The rest of the path, operations included, is walked afterwards as always; nothing here computes or rotates.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from akashic_daemon.cache.holdings import Holdings
+from akashic_daemon.cache.keys import OpTable, key_length, marker_places
+from akashic_daemon.cache.node import Lineage, Node
+from akashic_daemon.cache.reclaim import Reclaimer
+from akashic_daemon.cache.recovery import Needed, Recovery, plan_recovery
+from akashic_daemon.cache.tree import Match, Runner, Tree
+from akashic_daemon.program.active import ActiveCache, Span
+from akashic_daemon.program.ranges import EMPTY, Range, Ranges, intersect, normal, size, subtract
+from akashic_daemon.types import SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a key would compute with and without the tiers, in tokens, and which cells they would have to give for it.
+
+    wanted: trajectory indices, as computed (never moved copies: those are made anew from these).
+    """
+
+    wanted: Ranges
+    computed: int
+    computed_without: int
+
+    @property
+    def loaded(self) -> int:
+        """Tokens to load."""
+        return size(self.wanted)
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """A sequence that holds what is being restored, and the positions that are taken in it."""
+
+    sequence: SequenceId
+    taken: Ranges = EMPTY
+
+
+@dataclass(slots=True)
+class Restoring:
+    """A restore under way: `last` is the deepest node of the key that it needs."""
+
+    last: Node
+    keepers: list[_Keeper] = field(default_factory=list)
+    loaded: int = 0
+
+
+class Restorer:
+    """Restores into one tree."""
+
+    def __init__(self, tree: Tree, reclaimer: Reclaimer, ops: OpTable) -> None:
+        self._tree = tree
+        self._holdings: Holdings = tree.holdings
+        self._reclaimer = reclaimer
+        self._ops = ops
+
+    def plan(self, key: array[int], limit: int, stored: Ranges) -> RestorePlan:
+        """Plan for the key's first `limit` entries; `stored` are the trajectory indices that the tiers have."""
+        found = self._tree.match(key)
+        without = self._missing(found, key, limit, EMPTY)[1]
+        if not stored:
+            return RestorePlan(EMPTY, without, without)
+        recovery, computed, nodes = self._missing(found, key, limit, stored)
+        wanted: list[Range] = []
+        for node in nodes:
+            if node.is_run and node.key:
+                present = node.resident()
+                needed = recovery.needed.of(0, (node.indices,))
+                wanted.extend(subtract(intersect(needed, stored), present))
+        return RestorePlan(normal(wanted), computed, without)
+
+    def _missing(
+        self, found: Match, key: array[int], limit: int, stored: Ranges
+    ) -> tuple[Recovery, int, Sequence[Node]]:
+        length = min(found.length, limit)
+        nodes = Lineage.of(found.node).nodes
+        if stored:
+            reach = key_length(key, stored[-1][1])
+            nodes = self._with_ghosts(nodes, found.length, key, min(max(found.length, reach), limit))
+            length = min(max(found.length, reach), limit)
+        plan = plan_recovery(nodes, length, key, self._ops, stored)
+        rest = sum(1 for value in key[length:] if value >= 0)
+        return plan, plan.missing + rest, nodes
+
+    def _with_ghosts(self, nodes: Sequence[Node], known: int, key: array[int], reach: int) -> list[Node]:
+        """Return the lineage, its last node cut at the end of what is known, continued up to `reach` by unattached nodes."""
+        out = list(nodes)
+        last = out[-1]
+        if reach <= known:
+            return out
+        if last.end > known:
+            ghost = Node(last.parent, last.key[: known - last.depth], last.before, last.depth, None)
+            ghost.held = {s: r for s, ranges in last.held.items() if (r := intersect(ranges, (ghost.indices,)))}
+            out[-1] = last = ghost
+        out.extend(self._steps(last, key, known, reach))
+        return out
+
+    def _steps(self, node: Node, key: array[int], at: int, end: int) -> Iterator[Node]:
+        """Yield nodes for key[at:end] below `node`, attached to their parents only upwards."""
+        markers = [place for place in marker_places(key) if at <= place < end]
+        while at < end:
+            if key[at] < 0:
+                node = Node(node, array("i", [key[at]]), node.after, at, self._ops.op(key[at]))
+                at += 1
+            else:
+                number = bisect_right(markers, at)
+                stop = markers[number] if number < len(markers) else end
+                state: ActiveCache = node.after
+                if state.inserting:
+                    stop = min(stop, at + state.inserting)
+                node = Node(node, key[at:stop], state, at, None)
+                at = stop
+            yield node
+
+    def begin(self, key: array[int], wanted: Ranges) -> Restoring:
+        """Make the nodes up to the last wanted cell and a sequence that stands there. Raises NoSequence."""
+        reach = key_length(key, wanted[-1][1])
+        found = self._tree.match(key)
+        sequence = self._reclaimer.allocate_beside(Lineage.of(found.node))
+        found = self._tree.match(key)  # freeing an id may have taken a part
+        node = self._tree.cut(found.node, min(found.length, reach))
+        for child in self._steps(node, key, node.end, reach):
+            assert child.parent is node
+            node.children[child.key[0]] = child
+            node = child
+        restoring = Restoring(node)
+        self._stand(restoring, sequence)
+        return restoring
+
+    def _stand(self, restoring: Restoring, sequence: SequenceId) -> _Keeper:
+        self._tree.tip_of[sequence] = restoring.last
+        restoring.last.tips.add(sequence)
+        self._tree.runners[sequence] = Runner(Needed(), 0, [])
+        self._tree.touch(restoring.last)
+        keeper = _Keeper(sequence)
+        restoring.keepers.append(keeper)
+        return keeper
+
+    def load(self, restoring: Restoring, span: Span, wanted: Ranges, load: Callable[[SequenceId], None]) -> bool:
+        """Let `load` add the cells of `span` to the sequence that it is given; keep those that are wanted and lack.
+
+        False when there is no room for them, which changes nothing. Raises what `load` raises, NoSequence.
+        """
+        lineage = Lineage.of(restoring.last)
+        pieces = list(lineage.pieces(span))
+        keep = [(home, subtract(intersect((piece.indices,), wanted), home.resident())) for home, piece in pieces]
+        if not any(ranges for _, ranges in keep):
+            return True
+        if not self._reclaimer.make_room(span.length):
+            return False
+        keeper = self._keeper_for(restoring, (span.position, span.end))
+        load(keeper.sequence)
+        kept: list[Range] = []
+        for home, ranges in keep:
+            self._holdings.hold(keeper.sequence, home, ranges)
+            kept.extend(home.positions(ranges))
+        for start, end in subtract(((span.position, span.end),), normal(kept)):
+            self._holdings.drop_surplus(keeper.sequence, start, end)
+        keeper.taken = normal((*keeper.taken, *kept))
+        restoring.loaded += sum(size(ranges) for _, ranges in keep)
+        return True
+
+    def _keeper_for(self, restoring: Restoring, positions: Range) -> _Keeper:
+        for keeper in restoring.keepers:
+            if not intersect(keeper.taken, (positions,)):
+                return keeper
+        return self._stand(restoring, self._reclaimer.allocate())
+
+    def end(self, restoring: Restoring) -> None:
+        """Let what was loaded be an idle sequence's."""
+        for keeper in restoring.keepers:
+            self._tree.runners.pop(keeper.sequence)
+            self._tree.settle(keeper.sequence)
+        restoring.keepers.clear()

@@ -1,0 +1,182 @@
+"""Cutting what is computed into blocks, and copying them out of the engine in short slices between its steps.
+
+Runs on the engine thread. A request's *trail* says how far its path is cut; blocks are sealed as they fill up, at message
+borders and before operations, and the last one when the request ends. What operations have dropped by then gets a label
+only: nothing that goes on from here will read it (DESIGN section 5, admission).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from akashic_daemon.cache.index import RadixIndex
+from akashic_daemon.cache.keys import key_length, marker_places
+from akashic_daemon.engine.base import Engine
+from akashic_daemon.errors import EngineError
+from akashic_daemon.program.ranges import Ranges, intersect
+from akashic_daemon.tiers.block import BLOCK_TOKENS, Block, stretches
+from akashic_daemon.tiers.catalogue import Catalogue
+from akashic_daemon.tiers.mover import Mover, Priority
+
+logger = logging.getLogger("akashic.tiers")
+_FEWEST_TAIL_TOKENS = 16
+"""A request's last tokens are sealed when they are at least so many: fewer are computed again as fast as they are read."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """How far a request's path is cut: the last block and the tokens up to its end.
+
+    borders: trajectory indices at which messages begin, ascending. group: whose blocks these are.
+    """
+
+    group: str
+    borders: Sequence[int]
+    tail: Block | None = None
+    done: int = 0
+    shared: list[str] = field(default_factory=list)
+    """Keys of blocks that it found and that its session doesn't have yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A block to copy out; `key` leads up to its end."""
+
+    block: Block
+    key: array[int]
+    length: int
+    group: str
+
+
+class Exporter:
+    """Exports for one engine and its index."""
+
+    def __init__(self, engine: Engine, index: RadixIndex, catalogue: Catalogue, mover: Mover, storage: str) -> None:
+        self._engine = engine
+        self._index = index
+        self._catalogue = catalogue
+        self._mover = mover
+        self._storage = storage
+        self._jobs: deque[_Job] = deque()
+        self.min_recompute_s = 0.2
+        """Blocks of a path that is computed again faster than this aren't written to disk."""
+
+    @property
+    def waiting(self) -> int:
+        """Blocks that wait to be copied out."""
+        return len(self._jobs)
+
+    def follow(self, trail: Trail, key: array[int]) -> None:
+        """Let a trail begin behind the blocks of its path that are known already; copies that were lost are made anew."""
+        for piece in self._catalogue.walk(key, self._index.ops):
+            block = piece.block
+            if piece.count < len(block.tokens):
+                break
+            trail.tail, trail.done = block, block.end
+            trail.shared.append(block.key)
+            if block.size_bytes and not block.has_copy and not block.is_moving:
+                self._push(block, key, trail.group)
+
+    def cut(self, trail: Trail, key: array[int], visible: Ranges, computed: int, *, is_final: bool) -> None:
+        """Seal what is computed: the first `computed` tokens of the path. `visible` is what its end can see."""
+        for block in self._cut(trail, key, computed, is_final=is_final):
+            if block.has_copy or block.is_moving:
+                trail.shared.append(block.key)
+            elif intersect(visible, ((block.first, block.end),)):
+                self._push(block, key, trail.group)
+
+    def _cut(self, trail: Trail, key: array[int], computed: int, *, is_final: bool) -> Iterator[Block]:
+        total = len(key) - len(marker_places(key))
+        for stretch in stretches(key, self._index.ops):
+            end_of_stretch = stretch.first + len(stretch.tokens)
+            at = max(stretch.first, trail.done)
+            while at < end_of_stretch:
+                number = bisect_right(trail.borders, at)
+                border = trail.borders[number] if number < len(trail.borders) else end_of_stretch + BLOCK_TOKENS
+                end = min(at + BLOCK_TOKENS, border, end_of_stretch)
+                is_whole = end in (at + BLOCK_TOKENS, border) or end == end_of_stretch < total
+                if end > computed or not is_whole:
+                    end = min(end, computed)
+                    if not is_final or end - at < _FEWEST_TAIL_TOKENS:
+                        return
+                tokens = stretch.tokens[at - stretch.first : end - stretch.first]
+                ops = stretch.ops if at == stretch.first else ()
+                position = stretch.position + at - stretch.first
+                trail.tail = self._catalogue.add(trail.tail, ops, tokens, at, position)
+                trail.done = at = end
+                yield trail.tail
+
+    def _push(self, block: Block, key: array[int], group: str) -> None:
+        block.is_moving = True
+        length = key_length(key, block.end)
+        self._jobs.append(_Job(block, key, length, group))
+
+    def export(self, limit_s: float) -> bool:
+        """Copy blocks out for about `limit_s`; False when nothing more can be done now."""
+        until_s = time.monotonic() + limit_s
+        while self._jobs:
+            if not self._export_next():
+                return False
+            if time.monotonic() >= until_s:
+                return bool(self._jobs)
+        return False
+
+    def flush(self, limit_s: float) -> None:
+        """Copy everything out that waits, before cells are evicted; waits for the mover's buffers at most `limit_s`."""
+        until_s = time.monotonic() + limit_s
+        while self._jobs and time.monotonic() < until_s:
+            if not self._export_next():
+                time.sleep(0.0005)
+
+    def forget_all(self) -> None:
+        """Drop what waits: the cells are gone."""
+        for job in self._jobs:
+            job.block.is_moving = False
+            self._catalogue.drop_empty(job.block)
+        self._jobs.clear()
+
+    def _export_next(self) -> bool:
+        staging = self._mover.outgoing
+        buffer = staging.take() if staging is not None else None
+        if buffer is None or staging is None:
+            return False
+        job = self._jobs.popleft()
+        block, count = job.block, len(job.block.tokens)
+        sequence = self._index.holder(job.key[: job.length], block.first, count)
+        if sequence is None:
+            block.is_moving = False
+            self._mover.moves.lose("evicted_before_copy")
+            self._catalogue.drop_empty(block)
+            staging.give_back(buffer)
+            return True
+        started_s = time.monotonic()
+        try:
+            size_bytes = self._engine.export_cells(
+                sequence, block.position, block.position + count, buffer.view(staging.size_bytes), self._storage
+            )
+        except EngineError as error:
+            logger.error("copying the KV of %d tokens out of the engine: %s", count, error)
+            block.is_moving = False
+            self._mover.moves.lose("export_failed")
+            self._catalogue.drop_empty(block)
+            staging.give_back(buffer)
+            return True
+        costs = self._mover.costs
+        if costs is not None:
+            costs.observe_export(size_bytes, time.monotonic() - started_s)
+        to_disk = self._is_worth_disk(block)
+        self._mover.submit(
+            Priority.STORE, lambda: self._mover.store(block, buffer, size_bytes, job.group, to_disk=to_disk)
+        )
+        return True
+
+    def _is_worth_disk(self, block: Block) -> bool:
+        costs = self._mover.costs
+        per_token_s = costs.compute_s_per_token if costs is not None else None
+        return per_token_s is None or block.end * per_token_s >= self.min_recompute_s

@@ -1,0 +1,443 @@
+"""The mover: one thread of low priority that owns the SSD tier and moves blocks between staging, RAM and disk.
+
+The token path hands it work and goes on; nothing here is ever waited for by a step. Reads of blocks that a request waits
+for go before everything else, then what makes staging buffers free, then writes to disk in small batches.
+
+Keeps invariant 7 (the RAM tier's budget is reserved before a copy) and, with `Catalogue`, that a failed write is never
+visible: a block counts as stored only after the store said so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from akashic_daemon.errors import AkashicError
+from akashic_daemon.store.blocks.record import Found
+from akashic_daemon.tiers.arena import Arena
+from akashic_daemon.tiers.block import Block, to_label
+from akashic_daemon.tiers.catalogue import Catalogue
+from akashic_daemon.tiers.costs import Costs
+from akashic_daemon.tiers.ssd import Outgoing, SsdTier
+from akashic_daemon.tiers.staging import Buffer, Staging
+
+logger = logging.getLogger("akashic.tiers")
+_BATCH_BYTES = 16 << 20
+"""About so much is written to disk, and made durable, at once."""
+_NICENESS = 15
+
+
+class Priority(IntEnum):
+    """What goes first."""
+
+    CALL = 0
+    FETCH = 1
+    STORE = 2
+    PREFETCH = 3
+    WRITE = 4
+
+
+Arrival = tuple[Block, Buffer | None, int]
+"""A block that was read, its buffer and its size; no buffer for one that couldn't be read."""
+
+
+class Sink:
+    """Where fetched blocks arrive, in the order in which they were read. Closed, it takes no more."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._arrived: deque[Arrival] = deque()
+        self._lock = threading.Lock()
+        self.closed = False
+
+    def offer(self, arrival: Arrival) -> bool:
+        """Hand a block over, the buffer with it; False when nobody wants it any more."""
+        with self._lock:
+            if self.closed:
+                return False
+            self._arrived.append(arrival)
+        self._wake()
+        return True
+
+    def take(self) -> Arrival | None:
+        """Return the next block, None when none is there."""
+        with self._lock:
+            return self._arrived.popleft() if self._arrived else None
+
+    def close(self) -> list[Arrival]:
+        """Take no more; return what nobody took."""
+        with self._lock:
+            self.closed = True
+            left = list(self._arrived)
+            self._arrived.clear()
+            return left
+
+
+@dataclass(slots=True)
+class Moves:
+    """What the mover did, in bytes and blocks."""
+
+    demoted_bytes: int = 0
+    promoted_ram_bytes: int = 0
+    promoted_ssd_bytes: int = 0
+    ram_evicted_blocks: int = 0
+    lost_blocks: dict[str, int] = field(default_factory=dict)
+    """Last copies that went, by reason."""
+
+    def lose(self, reason: str, count: int = 1) -> None:
+        """Count blocks of which no copy is left."""
+        self.lost_blocks[reason] = self.lost_blocks.get(reason, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A block on its way to disk: its payload stands in the RAM tier, or in a buffer of its own."""
+
+    block: Block
+    group: str
+    buffer: Buffer | None = None
+
+
+class Mover:
+    """Serves one catalogue at a time. `open_ssd` makes the SSD tier on the mover's thread; None without one."""
+
+    def __init__(self, open_ssd: Callable[[], SsdTier] | None) -> None:
+        self._open_ssd = open_ssd
+        self._jobs: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._run, name="akashic-mover", daemon=True)
+        self._ssd: SsdTier | None = None
+        self._to_write: deque[_Write] = deque()
+        self._queued: set[Block] = set()
+        self._is_writing = False
+        self.problem: AkashicError | None = None
+        """Why there is no SSD tier although one was asked for."""
+        self.moves = Moves()
+        self.catalogue: Catalogue | None = None
+        self.arena = Arena(0, 1)
+        self.outgoing: Staging | None = None
+        self.incoming: Staging | None = None
+        self.costs: Costs | None = None
+
+    # -- called from any thread --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread and open the SSD tier on it."""
+        self._thread.start()
+
+    def submit(self, priority: Priority, work: Callable[[], None]) -> None:
+        """Do `work` on the mover's thread when nothing more urgent waits."""
+        self._jobs.put((priority, next(self._numbers), work))
+
+    def call(self, work: Callable[[], object], timeout_s: float | None = None) -> object:
+        """Do `work` on the mover's thread and return or raise what it does. Raises TimeoutError."""
+        done: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                done.put((work(), None))
+            except AkashicError as error:
+                done.put((None, error))
+
+        self.submit(Priority.CALL, run)
+        try:
+            result, error = done.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self, timeout_s: float) -> bool:
+        """Write what waits, close the store and end the thread. False when that took too long."""
+        self._jobs.put((Priority.WRITE + 1, next(self._numbers), None))
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def ssd(self) -> SsdTier | None:
+        """The SSD tier; use it on the mover's thread only."""
+        return self._ssd
+
+    @property
+    def waiting_writes(self) -> int:
+        """Blocks that wait to be written to disk."""
+        return len(self._to_write)
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        _lower_priority()
+        if self._open_ssd is not None:
+            try:
+                self._ssd = self._open_ssd()
+            except AkashicError as error:
+                self.problem = error
+                logger.error("going on without the SSD tier: %s", error)
+        while True:
+            _, _, work = self._jobs.get()
+            if work is None:
+                break
+            self._guarded(work)
+        while self._to_write:
+            self._guarded(self._write_batch)
+        if self._ssd is not None:
+            self._ssd.close()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do a job; a bug of ours in it must not end the thread, or every later session would be cold.
+
+        The border of the thread, hence the broad except.
+        """
+        try:
+            work()
+        except Exception:
+            logger.exception("a move between the tiers failed by a bug")
+
+    def serve(self, catalogue: Catalogue, arena: Arena, outgoing: Staging, incoming: Staging, costs: Costs) -> None:
+        """Go over to another model's blocks, once those of the last one are written; take in what the disk has of it."""
+        while self._to_write:
+            self._write_batch()
+        self.leave()
+        self.catalogue, self.arena, self.costs = catalogue, arena, costs
+        self.outgoing, self.incoming = outgoing, incoming
+        if self._ssd is not None:
+            orphans = catalogue.load((s.key, s.label, s.size_bytes) for s in self._ssd.labels(catalogue.fingerprint))
+            if orphans:
+                logger.warning("%d blocks lead on from blocks that are gone; they will not be used", len(orphans))
+
+    def leave(self) -> None:
+        """Let the blocks of a model go from RAM; nothing of it may be moving any more."""
+        self._to_write.clear()
+        self._queued.clear()
+        self.arena = Arena(0, 1)
+        self.catalogue = self.outgoing = self.incoming = None
+
+    # -- out of the engine -------------------------------------------------------------------------------------
+
+    def store(self, block: Block, buffer: Buffer, size_bytes: int, group: str, *, to_disk: bool) -> None:
+        """Take an exported block out of `buffer` into the RAM tier, and to disk if it is worth it."""
+        assert self.outgoing is not None
+        block.is_moving = False
+        keeps_buffer = False
+        try:
+            if not self._store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
+                keeps_buffer = True
+            block.size_bytes = size_bytes
+            self.moves.demoted_bytes += size_bytes
+            if to_disk and self._ssd is not None:
+                self.write(block, group, buffer if keeps_buffer else None)
+            elif block.slots is None:
+                self.moves.lose("ram_full")
+        finally:
+            if not keeps_buffer:
+                self.outgoing.give_back(buffer)
+
+    def _store_in_ram(self, block: Block, payload: memoryview) -> bool:
+        if block.slots is not None:
+            return True
+        slots = self.arena.reserve(len(payload))
+        if slots is None and self._make_ram_room(len(payload)):
+            slots = self.arena.reserve(len(payload))
+        if slots is None:
+            return False
+        self.arena.write(slots, payload)
+        block.slots = slots
+        return True
+
+    def _make_ram_room(self, needed_bytes: int) -> bool:
+        """Evict the longest unused blocks from RAM: those that the disk has, then those that it never will."""
+        assert self.catalogue is not None
+        if needed_bytes > self.arena.budget_bytes:
+            return False
+        idle = [b for b in self.catalogue.blocks() if b.slots is not None and not b.pins and b not in self._queued]
+        idle.sort(key=lambda b: (not b.on_ssd, b.used))
+        target = max(needed_bytes, self.arena.budget_bytes // 32)
+        for block in idle:
+            if self.arena.free_bytes >= target:
+                break
+            self.drop_from_ram(block)
+        return self.arena.free_bytes >= needed_bytes
+
+    def drop_from_ram(self, block: Block) -> None:
+        """Evict a block's RAM copy."""
+        assert self.catalogue is not None
+        slots = self.catalogue.take_slots(block)
+        if slots is None:
+            return
+        self.arena.free(slots)
+        self.moves.ram_evicted_blocks += 1
+        if not block.on_ssd:
+            self.moves.lose("ram_full")
+            self.catalogue.drop_empty(block)
+
+    # -- to disk -----------------------------------------------------------------------------------------------
+
+    def write(self, block: Block, group: str, buffer: Buffer | None = None) -> None:
+        """Queue a block for the disk, after those of its ancestors that it lacks."""
+        chain = []
+        at = block.parent
+        while at is not None and not at.on_ssd and not at.is_labelled and at not in self._queued:
+            chain.append(at)
+            at = at.parent
+        for ancestor in reversed(chain):
+            self._queue_write(_Write(ancestor, group))
+        self._queue_write(_Write(block, group, buffer))
+        self._schedule_writes()
+
+    def _queue_write(self, write: _Write) -> None:
+        if write.block in self._queued or write.block.on_ssd:
+            if write.buffer is not None and self.outgoing is not None:
+                self.outgoing.give_back(write.buffer)
+            return
+        self._queued.add(write.block)
+        self._to_write.append(write)
+
+    def _schedule_writes(self) -> None:
+        if not self._is_writing and self._to_write:
+            self._is_writing = True
+            self.submit(Priority.WRITE, self._write_batch)
+
+    def _write_batch(self) -> None:
+        self._is_writing = False
+        if self._ssd is None or self.catalogue is None:
+            return
+        batch: list[_Write] = []
+        size_bytes = 0
+        while self._to_write and size_bytes < _BATCH_BYTES:
+            batch.append(self._to_write.popleft())
+            size_bytes += batch[-1].block.size_bytes
+        outgoing = [self._outgoing(write) for write in batch]
+        started_s = time.monotonic()
+        written = self._ssd.write(outgoing)
+        self._follow_evictions()
+        stored = set(written.keys)
+        for write, out in zip(batch, outgoing, strict=True):
+            self._queued.discard(write.block)
+            if write.buffer is not None and self.outgoing is not None:
+                self.outgoing.give_back(write.buffer)
+            if write.block.key in stored:
+                write.block.is_labelled = True
+                write.block.on_ssd = write.block.on_ssd or len(out.payload) > 0
+            elif not write.block.has_copy:
+                self.moves.lose(str(written.refused))
+                self.catalogue.drop_empty(write.block)
+        if written.refused is None:
+            logger.debug("wrote %d blocks in %.3f s", len(batch), time.monotonic() - started_s)
+        self._schedule_writes()
+
+    def _outgoing(self, write: _Write) -> Outgoing:
+        block = write.block
+        payload = memoryview(b"")
+        if write.buffer is not None:
+            payload = write.buffer.view(block.size_bytes)
+        elif block.slots is not None:
+            payload = self.arena.read(block.slots, memoryview(bytearray(block.slots.size_bytes)))
+        assert self.catalogue is not None
+        return Outgoing(block.key, to_label(block), write.group, block.first, self.catalogue.fingerprint, payload)
+
+    def join(self, group: str, keys: Sequence[str]) -> None:
+        """Let a session have a share in blocks that are stored."""
+        if self._ssd is not None:
+            self._ssd.join(group, keys)
+
+    def _follow_evictions(self) -> None:
+        if self._ssd is None or self.catalogue is None:
+            return
+        for key in self._ssd.evicted():
+            block = self.catalogue.get(key)
+            if block is not None:
+                block.on_ssd = block.is_labelled = False
+                if block.slots is None:
+                    self.moves.lose("ssd_full")
+                self.catalogue.drop_empty(block)
+
+    # -- back --------------------------------------------------------------------------------------------------
+
+    def fetch(self, blocks: Sequence[Block], sink: Sink) -> None:
+        """Read blocks from disk, one buffer each, into `sink`, in the order in which they lie there."""
+        incoming = self.incoming
+        by_key = {block.key: block for block in blocks}
+        if self._ssd is None or incoming is None:
+            self._report_unreadable(by_key.values(), sink)
+            return
+        taken: dict[str, Buffer] = {}
+        waited_s = 0.0
+
+        def into(key: str, size_bytes: int) -> memoryview:
+            nonlocal waited_s
+            asked_s = time.monotonic()
+            buffer = _wait_for(incoming, sink) if size_bytes <= incoming.size_bytes else None
+            waited_s += time.monotonic() - asked_s
+            if buffer is None:
+                return memoryview(bytearray(size_bytes))  # nobody wants it any more
+            taken[key] = buffer
+            return buffer.view(size_bytes)
+
+        started_s, read_bytes = time.monotonic(), 0
+        for found in self._ssd.read(by_key, into):
+            key = found.entry.key if isinstance(found, Found) else found.key
+            buffer = taken.pop(key, None)
+            if isinstance(found, Found) and buffer is not None:
+                block = by_key.pop(key)
+                read_bytes += len(found.payload)
+                self._store_in_ram(block, found.payload)
+                if sink.offer((block, buffer, len(found.payload))):
+                    continue
+            if buffer is not None:
+                incoming.give_back(buffer)
+        if not sink.closed:
+            self._report_unreadable(by_key.values(), sink)
+        self.moves.promoted_ssd_bytes += read_bytes
+        if self.costs is not None and read_bytes:
+            self.costs.observe_ssd_read(read_bytes, time.monotonic() - started_s - waited_s)
+        self._follow_evictions()
+
+    def prefetch(self, blocks: Iterable[Block]) -> None:
+        """Read blocks from disk into the RAM tier as far as it has room."""
+        if self._ssd is None:
+            return
+        wanted = {b.key: b for b in blocks if b.slots is None and b.on_ssd}
+        scratch = bytearray(max((b.size_bytes for b in wanted.values()), default=0))
+        for found in self._ssd.read(wanted, lambda _key, size: memoryview(scratch)[:size]):
+            block = wanted[found.entry.key if isinstance(found, Found) else found.key]
+            if isinstance(found, Found):
+                self.moves.promoted_ssd_bytes += len(found.payload)
+                block.prefetched = self._store_in_ram(block, found.payload)
+            else:
+                self._mark_unreadable(block)
+        self._follow_evictions()
+
+    def _report_unreadable(self, blocks: Iterable[Block], sink: Sink) -> None:
+        for block in blocks:
+            self._mark_unreadable(block)
+            sink.offer((block, None, 0))
+
+    def _mark_unreadable(self, block: Block) -> None:
+        block.on_ssd = False
+        self.moves.lose("unreadable")
+
+
+def _wait_for(pool: Staging, sink: Sink) -> Buffer | None:
+    """Return a buffer as soon as the engine thread gives one back; None when the sink is closed."""
+    while not sink.closed:
+        buffer = pool.take()
+        if buffer is not None:
+            return buffer
+        time.sleep(0.0005)
+    return None
+
+
+def _lower_priority() -> None:
+    """Let decoding win the cores: on Linux niceness is a thread's own."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
