@@ -116,11 +116,19 @@ def check_views(
     check_tensor(kernel, "query_position", query_position, dtype=torch.int32, shape=(batch,), device=device)
 
 
-def check_view_values(kernel: str, views: Tensor, view_start: Tensor, shape: PageShape) -> None:
-    """Refuse views outside their pages or the pool, and starts that fall or pass the end; waits for the device."""
+def check_view_values(
+    kernel: str, views: Tensor, view_start: Tensor, shape: PageShape, *, max_views: int | None = None
+) -> None:
+    """Refuse views outside their pages or the pool, starts that fall or pass the end, and rows of over `max_views`.
+
+    Waits for the device.
+    """
     start = view_start.cpu()
     if int(start[0]) < 0 or bool((start.diff() < 0).any()) or int(start[-1]) > views.shape[0]:
         raise KernelInputError(kernel, f"view_start must rise within 0..{views.shape[0]}; it is {start.tolist()}")
+    longest = int(start.diff().max()) if start.shape[0] > 1 else 0
+    if max_views is not None and longest > max_views:
+        raise KernelInputError(kernel, f"a row has {longest} views; room was made for {max_views}")
     used = views[int(start[0]) : int(start[-1])].cpu()
     page, offset, length = used[:, 0], used[:, 1], used[:, 2]
     wrong = (page < 0) | (page >= shape.pages) | (offset < 0) | (length < 0) | (offset + length > shape.page_size)

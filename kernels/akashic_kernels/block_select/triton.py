@@ -1,0 +1,202 @@
+"""The Triton kernel that scores views and chooses the best, in one launch."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from akashic_kernels.rope.triton import pair_of, turn_coefficients
+
+_LEAST = tl.constexpr(-2147483648)
+
+
+@triton.jit
+def _score_views(
+    query,
+    bounds,
+    view_list,
+    position,
+    phase_step,
+    query_stride_head,
+    attention_scale,
+    head,
+    index,
+    count,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr,
+    ROTARY: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    """Give the scores of the views `index` of one row for one KV head."""
+    exists = index < count
+    page = tl.load(view_list + index * 4, mask=exists, other=0)
+    base = tl.load(view_list + index * 4 + 3, mask=exists, other=0)
+    d = tl.arange(0, HEAD_BLOCK)
+    loaded = exists[:, None] & (d < HEAD_DIM)[None, :]
+    at = bounds + (page.to(tl.int64) * KV_HEADS + head)[:, None] * (2 * HEAD_DIM) + d[None, :]
+    low = tl.load(at, mask=loaded, other=0.0)
+    high = tl.load(at + HEAD_DIM, mask=loaded, other=0.0)
+    partner, pair, second = pair_of(d, ROTARY, INTERLEAVED)
+    step = tl.load(phase_step + pair)
+    delta = position - base
+    c, s = turn_coefficients(delta[:, None], step[None, :], second[None, :], (d < ROTARY)[None, :], attention_scale)
+    best = tl.full([index.shape[0]], -float("inf"), tl.float32)
+    for g in tl.static_range(GROUP):
+        q_at = query + (head * GROUP + g) * query_stride_head
+        own = tl.load(q_at + d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
+        other = tl.load(q_at + partner, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
+        turned = own[None, :] * c + other[None, :] * s
+        bound = tl.sum(tl.maximum(turned * low.to(tl.float32), turned * high.to(tl.float32)), 1)
+        best = tl.maximum(best, bound, propagate_nan=tl.PropagateNan.ALL)
+    return best
+
+
+@triton.jit
+def _threshold(key, wanted, eligible):
+    """Give the greatest T that at least `wanted` eligible keys reach, or one that exactly `wanted` reach."""
+    low = tl.min(tl.where(eligible, key, 2147483647), 0).to(tl.int64)
+    high = tl.max(tl.where(eligible, key, _LEAST), 0).to(tl.int64) + 1
+    reached = wanted + 1
+    while (high - low > 1) & (reached != wanted):
+        middle = (low + high) >> 1
+        reached = tl.sum((eligible & (key >= middle)).to(tl.int32), 0)
+        low = tl.where(reached >= wanted, middle, low)
+        high = tl.where(reached >= wanted, high, middle)
+    return low
+
+
+@triton.jit
+def _choose(
+    score,
+    view_list,
+    count,
+    selected,
+    selected_index,
+    selected_count,
+    list_index,
+    top_k,
+    sink,
+    recent,
+    MOST: tl.constexpr,
+    MOST_BLOCK: tl.constexpr,
+    VIEWS_BLOCK: tl.constexpr,
+):
+    """Write the list of one row and KV head from its scores [VIEWS_BLOCK]."""
+    index = tl.arange(0, VIEWS_BLOCK)
+    exists = index < count
+    length = tl.load(view_list + index * 4 + 2, mask=exists, other=0)
+    has_tokens = length > 0
+    # Adding zero makes -0.0 the same key as 0.0.
+    bits = (score + 0.0).to(tl.int32, bitcast=True)
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    key = tl.where(is_nan, 2147483647, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    forced = has_tokens & ((index < sink) | (index >= count - recent))
+    eligible = has_tokens & (forced == 0)
+    wanted = tl.minimum(top_k, tl.sum(eligible.to(tl.int32), 0))
+    threshold = _threshold(key, wanted, eligible)
+    above = eligible & (key > threshold)
+    equal = eligible & (key == threshold)
+    rank = tl.cumsum(equal.to(tl.int32), 0)
+    chosen = forced | above | (equal & (rank <= wanted - tl.sum(above.to(tl.int32), 0)))
+    chosen = tl.where(wanted > 0, chosen, forced)
+    place = tl.cumsum(chosen.to(tl.int32), 0) - 1
+    total = tl.sum(chosen.to(tl.int32), 0)
+    to = selected + (list_index.to(tl.int64) * MOST + place) * 4
+    for field in tl.static_range(4):
+        tl.store(to + field, tl.load(view_list + index * 4 + field, mask=chosen, other=0), mask=chosen)
+    tl.store(selected_index + list_index.to(tl.int64) * MOST + place, index, mask=chosen)
+    tl.store(selected_count + list_index, total)
+    rest = tl.arange(0, MOST_BLOCK)
+    unused = (rest >= total) & (rest < MOST)
+    for field in tl.static_range(4):
+        tl.store(selected + (list_index.to(tl.int64) * MOST + rest) * 4 + field, tl.zeros_like(rest), mask=unused)
+    tl.store(selected_index + list_index.to(tl.int64) * MOST + rest, tl.full([MOST_BLOCK], -1, tl.int32), mask=unused)
+
+
+@triton.jit
+def block_select_kernel(
+    query,
+    bounds,
+    views,
+    view_start,
+    query_position,
+    phase_step,
+    scores,
+    selected,
+    selected_index,
+    selected_count,
+    arrived,
+    query_stride_batch,
+    query_stride_head,
+    max_views,
+    attention_scale,
+    top_k,
+    sink,
+    recent,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr,
+    ROTARY: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MOST: tl.constexpr,
+    MOST_BLOCK: tl.constexpr,
+    VIEWS_BLOCK: tl.constexpr,
+):
+    """Score BLOCK views of one row for one KV head; the last program of the row and head chooses."""
+    part = tl.program_id(0)
+    head = tl.program_id(1)
+    row = tl.program_id(2)
+    list_index = row * KV_HEADS + head
+    first_view = tl.load(view_start + row)
+    # `check_view_values` refuses longer rows where views are made; here they must not write outside their room.
+    count = tl.minimum(tl.load(view_start + row + 1) - first_view, max_views)
+    parts = tl.maximum(tl.cdiv(count, BLOCK), 1)
+    if part < parts:
+        view_list = views + first_view.to(tl.int64) * 4
+        score_list = scores + list_index.to(tl.int64) * max_views
+        index = part * BLOCK + tl.arange(0, BLOCK)
+        score = _score_views(
+            query + row.to(tl.int64) * query_stride_batch,
+            bounds,
+            view_list,
+            tl.load(query_position + row),
+            phase_step,
+            query_stride_head,
+            attention_scale,
+            head,
+            index,
+            count,
+            KV_HEADS,
+            GROUP,
+            HEAD_DIM,
+            HEAD_BLOCK,
+            ROTARY,
+            INTERLEAVED,
+        )
+        tl.store(score_list + index, score, mask=index < count)
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived + list_index, 1, sem="acq_rel", scope="gpu")
+        if before == parts - 1:
+            tl.debug_barrier()
+            every = tl.arange(0, VIEWS_BLOCK)
+            all_scores = tl.load(score_list + every, mask=every < count, other=0.0, cache_modifier=".cg")
+            _choose(
+                all_scores,
+                view_list,
+                count,
+                selected,
+                selected_index,
+                selected_count,
+                list_index,
+                top_k,
+                sink,
+                recent,
+                MOST,
+                MOST_BLOCK,
+                VIEWS_BLOCK,
+            )
+            tl.store(arrived + list_index, 0)
