@@ -74,6 +74,9 @@ class ModelSection(_Section):
     gpu_layers: int = Field(
         -1, ge=-1, description="Layers kept on the GPU; -1 means all that the build supports, 0 none."
     )
+    engine: Literal["auto", "llama_cpp", "torch"] = Field(
+        "auto", description="What computes: auto is llama.cpp for GGUFs and torch for Hugging Face folders."
+    )
     kv_type: Literal["f16", "f32", "q8_0"] = Field(
         "f16", description="Type of keys and values. q8_0 halves memory; f32 doubles it and is exact."
     )

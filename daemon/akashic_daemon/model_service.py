@@ -8,8 +8,9 @@ from pathlib import Path
 
 from akashic_daemon.config import Settings
 from akashic_daemon.engine.base import Engine
-from akashic_daemon.engine.gguf_header import GgufHeader, read_header
+from akashic_daemon.engine.gguf_header import GgufHeader
 from akashic_daemon.engine.host import KnownModel, ModelHost, embedded_model, find_model
+from akashic_daemon.engine.model_files import describe_model
 from akashic_daemon.errors import BadRequest, Conflict, ModelError
 from akashic_daemon.protocol import native
 from akashic_daemon.store.models import ModelRegistry
@@ -62,7 +63,7 @@ class ModelService:
         if engine is not None:
             return engine.model.window_tokens
         try:
-            header = await asyncio.to_thread(read_header, model.path)
+            header = await asyncio.to_thread(describe_model, model.path)
         except ModelError:
             return None
         return self._planned_window(header) or None
@@ -79,7 +80,7 @@ class ModelService:
             default=model.name == default,
             loaded=model.name == self._host.loaded,
             embedded=model.embedded,
-            problem=None if model.path.is_file() else "the file is gone",
+            problem=None if model.path.exists() else "the file is gone",
         )
 
     async def get(self, name: str) -> native.ModelDetail:
@@ -94,7 +95,7 @@ class ModelService:
 
     async def _unloaded(self, model: KnownModel, summary: native.ModelSummary) -> native.ModelDetail:
         try:
-            header = await asyncio.to_thread(read_header, model.path)
+            header = await asyncio.to_thread(describe_model, model.path)
         except ModelError as error:
             summary.problem = error.message
             return native.ModelDetail(summary=summary)
@@ -142,12 +143,12 @@ class ModelService:
         )
 
     async def add(self, request: native.AddModelRequest) -> native.ModelSummary:
-        """Register a GGUF. Raises BadModelFile when the file is missing, no GGUF or cut off."""
+        """Register a GGUF or a Hugging Face folder. Raises BadModelFile when a file is missing, no model or cut off."""
         path = Path(request.path)
         if not path.is_absolute():
             raise BadRequest(f"the model's path {request.path!r} is not absolute", hint="send the whole path")
-        size_bytes = (await asyncio.to_thread(read_header, path)).size_bytes
-        name = request.name or path.stem
+        size_bytes = (await asyncio.to_thread(describe_model, path)).size_bytes
+        name = request.name or (path.name if path.is_dir() else path.stem)
         if not _NAME.fullmatch(name) or name == "default":
             raise BadRequest(
                 f"{name!r} can't name a model", hint="choose another with --name: printable, without /, not `default`"

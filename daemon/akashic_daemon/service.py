@@ -22,7 +22,7 @@ from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.host import (
     EngineFactory,
     ModelHost,
-    llama_cpp_factory,
+    configured_engines,
 )
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.generation import Generation
@@ -58,7 +58,7 @@ class Service:
         self._config = settings.config
         self._counters = Counters()
         self._loop = StepLoop(self._config.schedule, self._counters)
-        self._host = ModelHost(self._loop, engine_factory or llama_cpp_factory(self._config, paths.weights_digests))
+        self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
         self._started_s = time.time()
         self._ids = itertools.count(1)

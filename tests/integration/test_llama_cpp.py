@@ -254,11 +254,11 @@ def test_a_first_chat_with_the_embedded_model_and_its_second_turn_reuse_the_pref
 
 
 def test_a_step_as_large_as_the_settings_allow_fits_the_engines_batch(home: Path, tiny_gguf: Path) -> None:
-    from akashic_daemon.engine.host import llama_cpp_factory
+    from akashic_daemon.engine.host import configured_engines
 
     flags = {"schedule.prefill_tokens": 4096, "schedule.max_running": 64, "cache.kv_tokens": 8192}
     settings = load(home / "config.toml", env={}, flags=flags)
-    made = llama_cpp_factory(settings.config)("tiny", tiny_gguf)
+    made = configured_engines(settings.config)("tiny", tiny_gguf)
     made.decode([BatchItem(SequenceId(n), [1] * (4096 if n == 0 else 1), 0, logits=True) for n in range(65)])
     made.close()
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from akashic_daemon.engine.gguf_header import part_paths
+from akashic_daemon.engine.model_files import files_of
 from akashic_daemon.errors import BadModelFile
 
 logger = logging.getLogger("akashic.models")
@@ -25,7 +25,7 @@ def weights_digest(path: Path, memory: Path | None) -> str:
     """Return a tagged digest of all bytes of a model, each part included. `memory` is a JSON file of known ones."""
     known = _recall(memory)
     digest = hashlib.blake2b(digest_size=16)
-    for part in part_paths(path):
+    for part in files_of(path):
         digest.update(_file_digest(part, known).encode())
     _remember(memory, known)
     return "weights1:" + digest.hexdigest()

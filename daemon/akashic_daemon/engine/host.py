@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from akashic_daemon.config import Config
 from akashic_daemon.engine.base import Engine
+from akashic_daemon.engine.vocabulary import Vocabulary
 from akashic_daemon.errors import AkashicError, EngineError, ModelError, NotFound, Unsupported
 from akashic_daemon.protocol.native import EngineStatus
 from akashic_daemon.schedule.loop import StepLoop
@@ -35,34 +36,91 @@ class KnownModel:
     embedded: bool = False
 
 
-def llama_cpp_factory(config: Config, digests: Path | None = None) -> EngineFactory:
-    """Return what makes llama.cpp engines with these settings; imports llama.cpp only when called.
+def configured_engines(config: Config, digests: Path | None = None) -> EngineFactory:
+    """Return what makes engines with these settings; imports an engine only when one is made.
 
     digests: the file in which digests of weights are remembered.
     """
 
     def make(name: str, path: Path) -> Engine:
-        from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
-
-        return LlamaCppEngine(
-            LlamaCppOptions(
-                name=name,
-                path=path,
-                window_tokens=config.model.window_tokens,
-                kv_tokens=config.cache.kv_tokens,
-                kv_type=config.model.kv_type,
-                max_sequences=config.cache.max_sequences,
-                gpu_layers=config.model.gpu_layers,
-                flash_attention=config.model.flash_attention,
-                threads=config.schedule.threads,
-                cores=len(os.sched_getaffinity(0)),
-                batch_tokens=max(_BATCH_TOKENS, config.schedule.prefill_tokens + config.schedule.max_running),
-                digests=digests,
-                memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            )
-        )
+        if engine_of(config, path) == "torch":
+            return _torch_engine(config, name, path, digests)
+        return _llama_cpp_engine(config, name, path, digests)
 
     return make
+
+
+def engine_of(config: Config, path: Path) -> str:
+    """Return which engine computes a model. Raises Unsupported when the chosen one can't."""
+    chosen = config.model.engine
+    if chosen == "llama_cpp" and path.is_dir():
+        raise Unsupported(
+            f"opening the model {path}: llama.cpp reads GGUFs, not folders",
+            hint="set model.engine to auto or torch, or convert it with llama.cpp's convert_hf_to_gguf.py",
+        )
+    if chosen == "auto":
+        return "torch" if path.is_dir() else "llama_cpp"
+    return chosen
+
+
+def _llama_cpp_engine(config: Config, name: str, path: Path, digests: Path | None) -> Engine:
+    from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
+
+    return LlamaCppEngine(
+        LlamaCppOptions(
+            name=name,
+            path=path,
+            window_tokens=config.model.window_tokens,
+            kv_tokens=config.cache.kv_tokens,
+            kv_type=config.model.kv_type,
+            max_sequences=config.cache.max_sequences,
+            gpu_layers=config.model.gpu_layers,
+            flash_attention=config.model.flash_attention,
+            threads=config.schedule.threads,
+            cores=len(os.sched_getaffinity(0)),
+            batch_tokens=max(_BATCH_TOKENS, config.schedule.prefill_tokens + config.schedule.max_running),
+            digests=digests,
+            memory_bytes=_memory_bytes(),
+        )
+    )
+
+
+def _torch_engine(config: Config, name: str, path: Path, digests: Path | None) -> Engine:
+    try:
+        from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+    except ImportError as error:
+        raise Unsupported(
+            f"opening the model {path}: the torch engine needs {error.name}, which isn't installed",
+            hint="pip install 'akashic-cli[gpu]', or use a GGUF with llama.cpp",
+        ) from error
+    options = TorchOptions(
+        name=name,
+        path=path,
+        window_tokens=config.model.window_tokens,
+        kv_tokens=config.cache.kv_tokens,
+        kv_type=config.model.kv_type,
+        max_sequences=config.cache.max_sequences,
+        device="cpu" if config.model.gpu_layers == 0 else "auto",
+        threads=config.schedule.threads,
+        cores=len(os.sched_getaffinity(0)),
+        digests=digests,
+        memory_bytes=_memory_bytes(),
+    )
+    return TorchEngine(options, _vocabulary(path))
+
+
+def _vocabulary(path: Path) -> Vocabulary:
+    if path.is_dir():
+        from akashic_daemon.engine.torch_engine.tokenizer import HfTokenizer
+
+        return HfTokenizer(path)
+    from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
+
+    return LlamaVocabulary(path)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class ModelHost:

@@ -20,6 +20,7 @@ from akashic_daemon.engine.base import (
     SavedCells,
 )
 from akashic_daemon.engine.torch_engine.attention import TorchAttention
+from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
 from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
 from akashic_daemon.engine.torch_engine.loading import Loaded, load
@@ -44,6 +45,7 @@ class TorchEngine:
         self._kv: PagedKv = loaded.kv
         self._model = Model(loaded.shape, loaded.weights)
         self._attention = TorchAttention(loaded.shape, loaded.kv.pool)
+        self._exporter = CellExporter(loaded.kv)
         self._kv_cells = loaded.kv_cells
         self._threads = loaded.threads
         self._logits: torch.Tensor | None = None
@@ -116,8 +118,8 @@ class TorchEngine:
         with torch.inference_mode():
             plan = self._attention.plan(step)
             tokens, wanted = torch.from_numpy(step.tokens), torch.from_numpy(step.wanted)
-            found: torch.Tensor = self._model.logits(self._attention, plan, tokens, wanted)
-            return found
+            found = self._model.logits(self._attention, plan, tokens, wanted)
+            return found[:, : self._vocabulary.size]  # rows beyond only make the matrix a round size
 
     def _check_batch(self, batch: Sequence[BatchItem]) -> None:
         if not batch or not all(len(item.tokens) for item in batch):
@@ -141,7 +143,7 @@ class TorchEngine:
 
     def sampler(self, params: SamplingParams) -> Sampler:
         """Return a new sampler. Raises Unsupported for a grammar."""
-        return TorchSampler(params, self._model.shape.vocabulary_size, self._last_row)
+        return TorchSampler(params, self._vocabulary.size, self._last_row)
 
     def _last_row(self, item: int) -> torch.Tensor:
         assert self._logits is not None
@@ -181,6 +183,20 @@ class TorchEngine:
         assert isinstance(saved, PagedCells)
         self._kv.load(saved, sequence, ranges)
 
+    def export_bytes(self, tokens: int, storage: str) -> int:
+        """Return the bytes that `export_cells` writes for a run of `tokens`. Any thread."""
+        return self._exporter.export_bytes(tokens, storage)
+
+    def export_cells(self, sequence: SequenceId, start: int, end: int, into: memoryview, storage: str) -> int:
+        """Write the KV of `sequence` at these positions into `into`; return the bytes used."""
+        self._check_sequence(sequence)
+        return self._exporter.export_cells(sequence, start, end, into, storage)
+
+    def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
+        """Add new cells to `sequence` at these positions: those in `data`."""
+        self._check_sequence(sequence)
+        self._exporter.import_cells(data, sequence, start, end)
+
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
         self._check_sequence(sequence)
@@ -189,7 +205,7 @@ class TorchEngine:
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards; a second call does nothing."""
         gone: Any = None
-        self._model = self._attention = self._kv = gone
+        self._model = self._attention = self._exporter = self._kv = gone
         self._logits = None
         self._vocabulary.close()
 

@@ -135,8 +135,8 @@ def _yarn(own: Doubles, base: float, yarn: _Yarn) -> Doubles:
     if yarn.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * pairs - 1)
-    slowed = np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0, 1)
-    return own * (1 - slowed) + own / yarn.factor * slowed
+    slowed: Doubles = np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0, 1)
+    return np.asarray(own * (1 - slowed) + own / yarn.factor * slowed)
 
 
 def _yarn_scale(factor: float) -> float:
