@@ -37,14 +37,14 @@ def list_models(as_json: JsonOption = False, no_autostart: NoAutostartOption = F
 
 @app.command()
 def add(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A GGUF file; it stays where it is.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A GGUF file or a Hugging Face folder; it stays where it is.")],
     name: Annotated[str | None, typer.Option("--name", help="Name; the file's stem when absent.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Use it for requests that name no model.")] = False,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Register a GGUF file."""
+    """Register a GGUF file or a Hugging Face folder."""
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, say
     from akashic_daemon.errors import UsageError
