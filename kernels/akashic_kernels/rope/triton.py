@@ -54,3 +54,22 @@ def turn_coefficients(delta, step, second, turned, attention_scale):
     c = tl.where(turned, cos * attention_scale, 1.0)
     s = tl.where(turned, tl.where(second, sin, -sin) * attention_scale, 0.0)
     return c, s
+
+
+@triton.jit
+def pair_offsets(pair, ROTARY: tl.constexpr, HEAD_DIM: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Give where each pair's first and second dimension stand, for kernels that hold a head as two halves.
+
+    Dimensions from ROTARY on are paired as well, and not turned.
+    """
+    if INTERLEAVED:
+        first = pair * 2
+        second = first + 1
+    elif ROTARY == HEAD_DIM:
+        first = pair
+        second = pair + HEAD_DIM // 2
+    else:
+        turned = pair < ROTARY // 2
+        first = tl.where(turned, pair, pair + ROTARY // 2)
+        second = first + tl.where(turned, ROTARY // 2, (HEAD_DIM - ROTARY) // 2)
+    return first, second
