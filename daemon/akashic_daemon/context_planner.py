@@ -147,7 +147,7 @@ class ContextPlanner:
         if not self._capabilities.drop or not self._capabilities.tail_gap:
             return None, None
         best: tuple[Aligned, Known] | None = None
-        for known in self._traces.alike(self._model.name, ask.session, target):
+        for known in self._traces.alike(self._model.fingerprint, ask.session, target):
             found = align(
                 known.trace,
                 target,

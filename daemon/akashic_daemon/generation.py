@@ -19,7 +19,7 @@ from typing import Any
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
 from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, trace_of
-from akashic_daemon.engine.base import Engine
+from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
 from akashic_daemon.model_service import ModelService
@@ -34,7 +34,8 @@ from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.store.programs import SessionProgram
-from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces
+from akashic_daemon.trace_keeper import TraceKeeper
+from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, runs_of
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt
 from akashic_daemon.types import RequestId
@@ -60,7 +61,13 @@ class Generation:
     """Answers requests with the loaded model."""
 
     def __init__(
-        self, config: Config, loop: StepLoop, host: ModelHost, models: ModelService, sessions: SessionService
+        self,
+        config: Config,
+        loop: StepLoop,
+        host: ModelHost,
+        models: ModelService,
+        sessions: SessionService,
+        keeper: TraceKeeper,
     ) -> None:
         self._config = config
         self._loop = loop
@@ -70,7 +77,8 @@ class Generation:
         self._book = sessions.book
         self._meaning = Meaning(config.cache.volatile_text)
         self._ids = itertools.count(1)
-        self.traces = Traces()
+        self._keeper = keeper
+        self.traces = keeper.traces
 
     async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
@@ -118,11 +126,12 @@ class Generation:
             return _text_turn(engine, request)
         if not request.messages:
             raise BadRequest("messages is empty", hint="send at least one message")
+        await self._keeper.ready()
         session = request.session or await self._book.find(request.messages)
         await self._book.load_sampled(request.messages)
         program = await self._sessions.program(session)
         asked = self._asked(request, session, program, default_policy)
-        known = self.traces.of_session(session)
+        known = self.traces.of_session(session, engine.model.fingerprint)
         tools, reordered = _tools_as_before(request, known, self._drops_edits(request, program))
         messages = request.messages
         request = replace(request, tools=tools)
@@ -261,17 +270,16 @@ class Generation:
         messages, session = turn.request.messages, turn.session
         if session is None or messages is None:
             return
-        answered = job.generated[: job.stored + 1]
-        if job.started:
-            trace, altered = trace_of(job.route, answered, len(messages)), turn.planned.altered
-            shown = _as_shown(turn.planned, job.route, messages)
-            self.traces.remember(Known(session, engine.model.name, trace, shown, turn.request.tools, altered))
+        known = _known(engine.model, turn, job) if job.started else None
+        if known is not None:
+            self.traces.remember(known)
         answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
         sampled = [t for t in job.generated if not engine.is_end(t)]
         exact = b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
         await self._book.record(session, messages, answer, sampled if exact else [], origin="api")
-        if job.started:
+        if known is not None:
             await self._sessions.add_explanation(session, _explanation(turn, job, finished))
+            self._keeper.write(known, {})
 
     def _make_request(
         self, engine: Engine, turn: _Turn
@@ -363,6 +371,18 @@ def _session_of(planned: Planned) -> str | None:
     total = planned.edited.kept_tokens + planned.edited.computed_tokens
     same = planned.edited.kept_tokens * 2 > total and len(planned.near.messages) > 2
     return planned.near.session if same else None
+
+
+def _known(model: ModelInfo, turn: _Turn, job: Request) -> Known:
+    """Return what stands computed after a request of a session."""
+    messages = turn.request.messages or ()
+    answered, route = job.generated[: job.stored + 1], job.route
+    trace = trace_of(route, answered, len(messages))
+    runs = runs_of(route.owners + array("i", [len(messages)] * len(answered)))
+    shown = _as_shown(turn.planned, route, messages)
+    return Known(
+        turn.session, model.name, model.fingerprint, trace, shown, turn.request.tools, turn.planned.altered, runs
+    )
 
 
 def _as_shown(planned: Planned, route: Route, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon import __version__
@@ -41,6 +40,8 @@ from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.programs import ProgramStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
+from akashic_daemon.store.traces import TraceStore
+from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import SystemClock
 
@@ -75,10 +76,14 @@ class Service:
         registry = ModelRegistry(self._database)
         self.models = ModelService(self.settings, registry, self._thread, self._host)
         self.sessions = SessionService(store, ProgramStore(self._database), self._thread)
-        self.generation = Generation(self._config, self._loop, self._host, self.models, self.sessions)
+        self._keeper = TraceKeeper(TraceStore(self._database), self._thread, self.sessions.book)
+        self.generation = Generation(
+            self._config, self._loop, self._host, self.models, self.sessions, self._keeper
+        )  # fmt: skip
         self.context = ContextService(self._context_parts(store))
         self.sessions.find_policy = self.context.parts.shelf.find
         self._loop.start()
+        self._keeper.begin()
         self._loading = asyncio.create_task(self._load_default())
 
     async def _load_default(self) -> None:
@@ -101,6 +106,7 @@ class Service:
         if not await self._host.wait_unused(1.0):
             logger.warning("some answers were not stored: their requests did not end in a second")
         if self._database is not None:
+            await self._thread.settled()
             await self._thread.run(self._database.close)
         self._thread.close()
 
@@ -143,7 +149,7 @@ class Service:
             running=sum(a.state != "queued" for a in activity),
             queued=sum(a.state == "queued" for a in activity),
             sessions=await self.sessions.count(),
-            warnings=self._host.warnings,
+            warnings=[*self._host.warnings, *([self._thread.problem] if self._thread.problem else [])],
         )
 
     async def stats(self) -> native.Stats:
@@ -215,7 +221,11 @@ class Service:
 
     async def fork_session(self, session: str, request: native.ForkRequest) -> native.SessionSummary:
         """Branch a session off; prefixes are shared."""
-        return await self.sessions.fork_session(session, request)
+        await self._keeper.ready()
+        forked = await self.sessions.fork_session(session, request)
+        self._keeper.take_over(session, forked.session, first=forked.messages)
+        self.sessions.book.take_over(session, forked.session, forked.messages)
+        return forked
 
     async def export_session(self, session: str) -> list[Message]:
         """Return the messages of a session in order."""
@@ -223,14 +233,17 @@ class Service:
 
     async def remove_session(self, session: str) -> native.RemovedSession:
         """Delete a session and every message that no other session holds, also from the memories of texts and KV."""
-        known = self.generation.traces.of_session(session)
+        await self._keeper.ready()
+        engine = self._loop.engine
+        fingerprint = "" if engine is None else engine.model.fingerprint
+        known = self.generation.traces.of_session(session, fingerprint)
         try:
             return await self.sessions.remove_session(session)
         finally:
             self._host.forget_texts()
             self.generation.traces.forget(session)
             if known is not None:
-                others = self.generation.traces.paths()
+                others = self.generation.traces.paths(fingerprint)
                 await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path, others))
 
     def import_transcript(
@@ -287,11 +300,9 @@ class Service:
 
     def _renamed(self, old: str, new: str) -> None:
         """Let what is remembered of a session's last prompt go on under another name."""
-        known = self.generation.traces.of_session(old)
+        self._keeper.take_over(old, new)
         self.sessions.book.forget(old)
         self.generation.traces.forget(old)
-        if known is not None:
-            self.generation.traces.remember(replace(known, session=new))
 
     async def continue_turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Let the model answer at the end of a stored session, which keeps the answer. Raises NotFound."""

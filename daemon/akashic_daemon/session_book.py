@@ -1,40 +1,53 @@
 """Sessions as the requests see them: which stored trajectory a request extends, and what is remembered of it.
 
 Sits between the service and the store. Everything that reads or writes SQLite goes through the store thread; the token
-path only touches the small memories kept here.
+path only touches the small memories kept here, which are read at the start and written when nobody waits for it.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from akashic_daemon.program.message_ops import MessageOp, ReplaceMessage, ReplaceSelected
 from akashic_daemon.program.wire import to_stored
+from akashic_daemon.store.book import KEPT_ENDS, BookStore, Places, Unwritten
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
+from akashic_daemon.traces import Known
 from akashic_daemon.trajectory.message import Message, chain_all
 from akashic_daemon.types import ChainDigest
 
-_REMEMBERED = 4096
+_REMEMBERED = KEPT_ENDS
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class SessionBook:
-    """Knows, for the requests of this run, their session, last prompt and sampled answers."""
+    """Knows, for requests to come, the sessions, operations and sampled answers of those before."""
 
     def __init__(self, store: SessionStore, thread: StoreThread) -> None:
         self._store = store
         self._thread = thread
+        self._kept = BookStore(store.database)
         self._session_at: OrderedDict[ChainDigest, str] = OrderedDict()
-        self._places: OrderedDict[str, dict[str, list[int]]] = OrderedDict()
+        self._places: OrderedDict[str, Places] = OrderedDict()
+        self._changed: set[str] = set()
+        """Sessions whose places aren't stored as they are now."""
+        self._unwritten: dict[str, Unwritten] = {}
+        self._handing_over = threading.Lock()
         self._sampled: OrderedDict[tuple[ChainDigest | None, str], Sequence[int] | None] = OrderedDict()
         self._sampled_text: OrderedDict[str, Sequence[int]] = OrderedDict()
+
+    async def load(self) -> None:
+        """Read what an earlier run kept. Raises StoreError."""
+        self._session_at.update(await self._thread.run(self._kept.ends))
+        self._places.update(await self._thread.run(self._kept.places))
 
     async def find(self, messages: Sequence[Message]) -> str | None:
         """Return the session that a stateless request goes on with, None when it begins a new one."""
@@ -78,6 +91,45 @@ class SessionBook:
             if op.at is None and len(messages) not in at:
                 at.append(len(messages))
         _remember(self._places, session, places)
+        self._changed.add(session)
+
+    def take_over(self, old: str, new: str, message_count: int) -> None:
+        """Let a session's operations stand where another's do within its first messages."""
+        places = {
+            name: within
+            for name, at in self._places.get(old, {}).items()
+            if (within := [a for a in at if a <= message_count])
+        }
+        if places:
+            _remember(self._places, new, places)
+            self._changed.add(new)
+            self._write_later(new)
+
+    def keep_trace(self, known: Known, parts: Mapping[str, str]) -> None:
+        """Let a session's trace, and what else is to be kept of it, be written when nobody waits."""
+        assert known.session is not None
+        self._write_later(known.session, trace=(known, parts))
+
+    def _write_later(
+        self, session: str, *, end: ChainDigest | None = None, trace: tuple[Known, Mapping[str, str]] | None = None
+    ) -> None:
+        with self._handing_over:
+            unwritten = self._unwritten.setdefault(session, Unwritten())
+            if end is not None:
+                unwritten.ends.append(end)
+            if trace is not None:
+                unwritten.traces[trace[0].fingerprint] = trace
+            if session in self._changed:
+                self._changed.discard(session)
+                unwritten.places = {name: list(at) for name, at in self._places.get(session, {}).items()}
+        self._thread.later(session, lambda: self._write(session))
+
+    def _write(self, session: str) -> None:
+        """Write what waits of a session; on the store thread."""
+        with self._handing_over:
+            unwritten = self._unwritten.pop(session, None)
+        if unwritten is not None:
+            self._kept.write(session, unwritten)
 
     async def load_sampled(self, messages: Sequence[Message]) -> None:
         """Fetch the sampled tokens of assistant messages, so that `recall` answers without waiting."""
@@ -92,6 +144,15 @@ class SessionBook:
                 _remember(self._sampled, key, ids)
                 if ids:
                     _remember(self._sampled_text, key[1], ids)
+            await self._load_texts([text for _, text in wanted if text not in self._sampled_text])
+
+    async def _load_texts(self, texts: Sequence[str]) -> None:
+        """Fetch what texts were sampled as after other histories."""
+        if texts:
+            found = await self._thread.run(lambda: [self._store.recall_text(text) for text in texts])
+            for text, ids in zip(texts, found, strict=True):
+                if ids and text not in self._sampled_text:
+                    _remember(self._sampled_text, text, ids)
 
     def recall(self, parent: ChainDigest | None, text: str) -> Sequence[int] | None:
         """Return the ids an assistant message was sampled as; None when it wasn't sampled here.
@@ -117,6 +178,7 @@ class SessionBook:
         await self._thread.run(work)
         if parent is not None:
             _remember(self._session_at, parent, session)
+            self._write_later(session, end=parent)
         if answer is not None and answer.content:
             _remember(self._sampled, (parent, answer.content), list(sampled) or None)
             if sampled:
@@ -125,6 +187,8 @@ class SessionBook:
     def forget(self, session: str) -> None:
         """Drop what is remembered of a removed session, sampled text included."""
         self._places.pop(session, None)
+        self._changed.discard(session)
+        self._unwritten.pop(session, None)
         for chain in [c for c, s in self._session_at.items() if s == session]:
             del self._session_at[chain]
         self._sampled.clear()

@@ -1,24 +1,30 @@
-"""What was computed last, per session: the traces that an edited history is recognised by.
+"""What was computed last, per session and fingerprint: the traces that an edited history is recognised by.
 
-Only memory of this run; it holds tokens and messages, never KV. Bounded by tokens, oldest first out.
+Tokens and messages, never KV; the memory of `trace_keeper`, which keeps them over restarts. Bounded by tokens, oldest
+first out. A trace is a path to go on along only under its own fingerprint; under another it still explains.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from akashic_daemon.program.align import Entry, SameMeaning, Trace
+from akashic_daemon.program.active import active_cache
+from akashic_daemon.program.align import Entry, SameMeaning, Trace, entries_of
 from akashic_daemon.program.path import Path
 from akashic_daemon.trajectory.message import Message
 
 KEPT_KINDS = frozenset({"volatile_text", "arguments_reserialised", "tokenized_otherwise"})
 """Edits that keep the older text of a message, because it counts as the same."""
-_MOST_TOKENS = 4_000_000
+MOST_TOKENS = 4_000_000
+MOST_FINGERPRINTS = 4
+"""Traces of one session, each under another fingerprint; the oldest goes."""
 _CANDIDATES = 6
 
 
@@ -26,60 +32,100 @@ _CANDIDATES = 6
 class Known:
     """A trace, the messages that its entries' owners number, and the tools of its prompt.
 
-    altered: owners whose entries operations made say something else than the message.
+    altered: owners whose entries operations made say something else than the message. runs: (owner, tokens) along the
+    path, -1 for what the request didn't have any more.
     """
 
     session: str | None
     model: str
+    fingerprint: str
     trace: Trace
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     altered: frozenset[int] = frozenset()
+    runs: tuple[tuple[int, int], ...] = ()
+
+    def first(self, count: int, session: str) -> Known | None:
+        """Return what stands on the first `count` messages, as another session's; None when that can't be told apart."""
+        if count > len(self.messages):
+            return replace(self, session=session)
+        owners = array("i")
+        for owner, length in self.runs:
+            if owner >= count:
+                break
+            owners.extend([owner] * length)
+        path = self.trace.path.prefix(len(owners))
+        state = active_cache(path)
+        entries = entries_of(path, owners, state)
+        if not entries or sum(len(e.tokens) for e in entries) != state.tokens:
+            return None  # something is visible that these messages don't say
+        runs = tuple(self.runs[: sum(1 for _ in groupby(owners))])
+        altered = frozenset(owner for owner in self.altered if owner < count)
+        trace = Trace(path, entries, open_tail=False)
+        return Known(session, self.model, self.fingerprint, trace, self.messages[:count], self.tools, altered, runs)
+
+
+def runs_of(owners: array[int]) -> tuple[tuple[int, int], ...]:
+    """Return (owner, how many tokens in a row)."""
+    return tuple((owner, sum(1 for _ in run)) for owner, run in groupby(owners))
 
 
 class Traces:
-    """The last trace of each session."""
+    """The last trace of each session under each fingerprint."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[str, Known] = OrderedDict()
+        self._of: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self._tokens = 0
 
     def remember(self, known: Known) -> None:
-        """Keep it as its session's trace."""
-        name = known.session or ""
-        old = self._of.pop(name, None)
-        if old is not None:
-            self._tokens -= len(old.trace.path.tokens)
-        self._of[name] = known
+        """Keep it as its session's trace under its fingerprint."""
+        key = known.session or "", known.fingerprint
+        self._drop(key)
+        self._of[key] = known
         self._tokens += len(known.trace.path.tokens)
-        while self._tokens > _MOST_TOKENS and len(self._of) > 1:
-            _, gone = self._of.popitem(last=False)
-            self._tokens -= len(gone.trace.path.tokens)
+        own = [k for k in self._of if k[0] == key[0]]
+        for old in own[:-MOST_FINGERPRINTS]:
+            self._drop(old)
+        while self._tokens > MOST_TOKENS and len(self._of) > 1:
+            self._drop(next(iter(self._of)))
 
     def forget(self, session: str) -> None:
-        """Drop a session's trace."""
-        old = self._of.pop(session, None)
+        """Drop a session's traces."""
+        for key in [k for k in self._of if k[0] == session]:
+            self._drop(key)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        old = self._of.pop(key, None)
         if old is not None:
             self._tokens -= len(old.trace.path.tokens)
 
-    def paths(self) -> list[Path]:
-        """Return the path of each session."""
-        return [known.trace.path for known in self._of.values()]
+    def paths(self, fingerprint: str) -> list[Path]:
+        """Return the path of each session under a fingerprint."""
+        return [known.trace.path for known in self._of.values() if known.fingerprint == fingerprint]
 
-    def of_session(self, session: str | None) -> Known | None:
-        """Return the trace of a session."""
-        return None if session is None else self._of.get(session)
+    def all_of(self, session: str | None) -> list[Known]:
+        """Return a session's traces, oldest first."""
+        return [known for key, known in self._of.items() if session is not None and key[0] == session]
 
-    def alike(self, model: str, session: str | None, target: Sequence[Entry]) -> list[Known]:
+    def of_session(self, session: str | None, fingerprint: str) -> Known | None:
+        """Return the trace of a session under a fingerprint."""
+        return None if session is None else self._of.get((session, fingerprint))
+
+    def newest_of(self, session: str | None) -> Known | None:
+        """Return a session's newest trace under whatever fingerprint."""
+        return next((known for key, known in reversed(self._of.items()) if key[0] == session), None)
+
+    def alike(self, fingerprint: str, session: str | None, target: Sequence[Entry]) -> list[Known]:
         """Return traces that `target` may be an edit of: its session's own, then newest first those that begin alike."""
-        own = self._of.get(session) if session is not None else None
-        found = [own] if own is not None and own.model == model else []
+        own = self.of_session(session, fingerprint)
+        found = [own] if own is not None else []
         heads = [entry.tokens for entry in target[:2]]
         for known in reversed(self._of.values()):
             if len(found) >= _CANDIDATES:
                 break
             entries = known.trace.entries
-            if known is not own and known.model == model and any(e.tokens in heads for e in entries[:2]):
+            same_model = known.fingerprint == fingerprint
+            if known is not own and same_model and any(e.tokens in heads for e in entries[:2]):
                 found.append(known)
         return found
 

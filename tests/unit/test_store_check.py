@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import pytest
 
 from akashic_daemon.errors import StoreError
+from akashic_daemon.program.align import Trace
+from akashic_daemon.program.path import Path
+from akashic_daemon.store.book import BookStore, Unwritten
 from akashic_daemon.store.check import MENDABLE, Kind, check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.sessions import SessionStore
+from akashic_daemon.traces import Known
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.types import SystemClock
 
@@ -25,13 +30,14 @@ DAMAGE = {
     Kind.ORPHAN_MESSAGE: "UPDATE sessions SET head_id = 1",
     Kind.ORPHAN_SAMPLED: "UPDATE sampled SET parent_chain = 'chain1:gone'",
     Kind.DAMAGED_SAMPLED: "UPDATE sampled SET token_ids = x'010203'",
+    Kind.DAMAGED_TRACE: "UPDATE traces SET body = x'0102'",
     Kind.WRONG_WINDOW: "UPDATE sessions SET window_start_message = 4",
     Kind.TWO_DEFAULTS: "UPDATE models SET is_default = 1",
 }
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def database(tmp_path: FilePath) -> Iterator[Database]:
     database = open_database(tmp_path / "a.db")
     store = SessionStore(database, SystemClock())
     store.create("s", origin="test")
@@ -39,6 +45,9 @@ def database(tmp_path: Path) -> Iterator[Database]:
     parent = store.head("s")
     store.append("s", [Message(Role.ASSISTANT, "three")])
     store.remember_sampled(parent, "three", [1, 2])
+    trace = Trace(Path(array("i", [1, 2])), (), open_tail=False)
+    known = Known("s", "m", "model1:x", trace, ())
+    BookStore(database).write("s", Unwritten(traces={"model1:x": (known, {})}))
     registry = ModelRegistry(database)
     for name in ("a", "b"):
         registry.add(name, f"/models/{name}.gguf", 1, 1, default=True)
@@ -48,7 +57,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def rows(database: Database) -> list[object]:
     c = database.connection
-    return [c.execute(f"SELECT * FROM {t}").fetchall() for t in ("messages", "sessions", "sampled", "models")]
+    return [c.execute(f"SELECT * FROM {t}").fetchall() for t in ("messages", "sessions", "sampled", "traces", "models")]
 
 
 def test_a_sound_store_has_no_findings(database: Database) -> None:
@@ -120,7 +129,7 @@ def test_every_flipped_byte_of_a_message_is_found_and_never_read_as_good(databas
     assert store.messages("t")[0].message == WHOLE
 
 
-def test_a_damaged_page_is_found_and_never_mended(tmp_path: Path, database: Database) -> None:
+def test_a_damaged_page_is_found_and_never_mended(tmp_path: FilePath, database: Database) -> None:
     database.shrink()
     root = database.connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages_parent'").fetchone()[
         0

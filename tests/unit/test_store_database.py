@@ -74,6 +74,7 @@ def test_migrations_that_were_released_never_change() -> None:
         "2a5033389aebef71",
         "a18bfed09b1848ff",
         "30c7cadd86d57cac",
+        "9d455ca55f3a69e0",
     ]
 
 

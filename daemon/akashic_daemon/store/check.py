@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from akashic_daemon.errors import StoreError
-from akashic_daemon.store import sampled, tree
+from akashic_daemon.store import sampled, traces, tree
 from akashic_daemon.store.database import Database
 from akashic_daemon.trajectory.message import chain
 
@@ -38,6 +38,7 @@ class Kind(StrEnum):
     ORPHAN_MESSAGE = "orphan_message"
     ORPHAN_SAMPLED = "orphan_sampled"
     DAMAGED_SAMPLED = "damaged_sampled"
+    DAMAGED_TRACE = "damaged_trace"
     WRONG_WINDOW = "wrong_window"
     TWO_DEFAULTS = "two_defaults"
 
@@ -59,7 +60,7 @@ def check(database: Database, *, fix: bool = False) -> list[Finding]:
     with database.reading() as c, _any_bytes(c):
         damaged = list(_file(c))
         # A damaged file is asked no further: its answers would be guesses.
-        findings = damaged or [*_dangling(c), *_messages(c), *_unreached(c), *_sampled(c), *_others(c)]
+        findings = damaged or [*_dangling(c), *_messages(c), *_unreached(c), *_sampled(c), *_traces(c), *_others(c)]
     if fix and not damaged:
         with database.transaction() as c:
             c.execute(f"DELETE FROM messages WHERE id IN ({_UNREACHED})")
@@ -124,6 +125,15 @@ def _sampled(c: sqlite3.Connection) -> Iterator[Finding]:
     for parent, blob in c.execute("SELECT parent_chain, token_ids FROM sampled"):
         if not isinstance(blob, bytes) or not blob or len(blob) % 4 or min(sampled.from_blob(blob)) < 0:
             yield Finding(Kind.DAMAGED_SAMPLED, f"sampled after {parent or 'nothing'}", "these aren't token ids")
+
+
+def _traces(c: sqlite3.Connection) -> Iterator[Finding]:
+    rows = c.execute(
+        "SELECT s.name, t.fingerprint, t.body, t.checksum FROM traces t LEFT JOIN sessions s ON s.id = t.session_id"
+    )
+    for name, fingerprint, body, kept in rows:
+        if not isinstance(body, bytes) or traces.checksum(fingerprint, body) != kept:
+            yield Finding(Kind.DAMAGED_TRACE, f"trace of session {name}", "it isn't what was written")
 
 
 def _others(c: sqlite3.Connection) -> Iterator[Finding]:

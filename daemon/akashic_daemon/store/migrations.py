@@ -77,5 +77,37 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
     ),
     ("ALTER TABLE programs ADD COLUMN edit_reuse TEXT",),
+    (
+        # What a continuing request is recognised by. Traces are tokens, which are text in another form.
+        """CREATE TABLE fingerprints (
+            fingerprint TEXT PRIMARY KEY,
+            model TEXT NOT NULL,
+            parts TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE traces (
+            id INTEGER PRIMARY KEY,
+            session_id INTEGER NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
+            fingerprint TEXT NOT NULL REFERENCES fingerprints(fingerprint),
+            head_id INTEGER REFERENCES messages(id) ON DELETE CASCADE,
+            length_tokens INTEGER NOT NULL,
+            body BLOB NOT NULL,
+            checksum TEXT NOT NULL,
+            UNIQUE (session_id, fingerprint)
+        )""",
+        "CREATE INDEX traces_head ON traces(head_id)",
+        """CREATE TABLE places (
+            session_id INTEGER PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE,
+            json TEXT NOT NULL
+        )""",
+        """CREATE TABLE request_ends (
+            id INTEGER PRIMARY KEY,
+            chain TEXT NOT NULL UNIQUE,
+            session_id INTEGER NOT NULL REFERENCES sessions(id) ON DELETE CASCADE
+        )""",
+        "CREATE INDEX request_ends_session ON request_ends(session_id)",
+        # After an edited history an answer is known by its text alone; of several samplings the newest counts.
+        "ALTER TABLE sampled ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX sampled_text ON sampled(text_digest, sequence)",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

@@ -24,7 +24,11 @@ def remember(c: sqlite3.Connection, parent: ChainDigest | None, text: str, token
     """Keep the ids; none at all means that the text wasn't sampled as it stands, and forgets what was kept."""
     key = (parent or "", text_digest(text))
     if token_ids:
-        c.execute("INSERT OR REPLACE INTO sampled VALUES (?, ?, ?)", (*key, _to_blob(token_ids)))
+        c.execute(
+            "INSERT OR REPLACE INTO sampled (parent_chain, text_digest, token_ids, sequence) VALUES (?, ?, ?, "
+            "(SELECT coalesce(max(sequence), 0) + 1 FROM sampled WHERE text_digest = ?))",
+            (*key, _to_blob(token_ids), key[1]),
+        )
     else:
         c.execute("DELETE FROM sampled WHERE parent_chain = ? AND text_digest = ?", key)
 
@@ -33,6 +37,14 @@ def recall(c: sqlite3.Connection, parent: ChainDigest | None, text: str) -> list
     """Return the ids, None when the text wasn't sampled here."""
     row = c.execute(
         "SELECT token_ids FROM sampled WHERE parent_chain = ? AND text_digest = ?", (parent or "", text_digest(text))
+    ).fetchone()
+    return None if row is None else from_blob(row[0])
+
+
+def recall_text(c: sqlite3.Connection, text: str) -> list[int] | None:
+    """Return the ids that a text was sampled as last, after whatever history; None when it wasn't sampled here."""
+    row = c.execute(
+        "SELECT token_ids FROM sampled WHERE text_digest = ? ORDER BY sequence DESC LIMIT 1", (text_digest(text),)
     ).fetchone()
     return None if row is None else from_blob(row[0])
 

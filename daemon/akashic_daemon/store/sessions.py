@@ -48,6 +48,11 @@ class SessionStore:
         self._database = database
         self._clock = clock
 
+    @property
+    def database(self) -> Database:
+        """Where the sessions are."""
+        return self._database
+
     # -- sessions ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
@@ -233,6 +238,11 @@ class SessionStore:
         """Return those ids, None when the message wasn't sampled here."""
         with self._database.reading() as c:
             return sampled.recall(c, parent, text)
+
+    def recall_text(self, text: str) -> list[int] | None:
+        """Return the ids that a text was sampled as last, whatever stood before it."""
+        with self._database.reading() as c:
+            return sampled.recall_text(c, text)
 
     def _create(self, c: sqlite3.Connection, name: str | None, *, origin: str, title: str) -> SessionRow:
         if name is None:

@@ -1,0 +1,113 @@
+"""The same clients on services that are interrupted: by a restart, a kill, or (their twin) by a model that comes between.
+
+All three lose the KV; only the twin keeps its memory. So whatever a restarted service does otherwise, it forgot.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Literal
+
+from agents_fuzz import Agent
+from akashic_daemon.engine.base import ModelInfo
+from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.errors import AkashicError
+from akashic_daemon.schedule.events import GenerationInput
+from fake_service import answer
+from watched_service import Outcome, Watch, watched
+
+Interruption = Literal["restart", "kill", "swap"]
+
+
+class Named(FakeEngine):
+    """Says which model it is, and under which fingerprint."""
+
+    def __init__(self, name: str, *, kv_cells: int = 8192, window_tokens: int = 2048, end_every: int = 29) -> None:
+        super().__init__(kv_cells=kv_cells, window_tokens=window_tokens, end_every=end_every)
+        self._name = name
+
+    @property
+    def model(self) -> ModelInfo:
+        """The fake's model by another name."""
+        return replace(super().model, name=self._name, fingerprint=f"model1:{self._name}")
+
+
+@dataclass(slots=True)
+class Life:
+    """A service that can be interrupted; `watch` is the one that runs."""
+
+    home: FilePath
+    how: Interruption
+    watch: Watch
+    stack: AsyncExitStack
+    window_tokens: int = 2048
+
+    async def interrupt(self) -> None:
+        """Let the KV be lost."""
+        if self.how == "swap":
+            await answer(self.watch.service, GenerationInput(text="x", max_tokens=1, model="b"))
+            return
+        store, killed = self.home / "store", self.home / "killed"
+        if self.how == "kill":
+            await self.watch.service._thread.settled()
+            shutil.copytree(store, killed)  # what the disk holds while the log isn't folded into the file yet
+        await self.stack.aclose()
+        if self.how == "kill":
+            shutil.rmtree(store)
+            killed.rename(store)
+        self.watch = await self.stack.enter_async_context(_service(self.home, self.window_tokens))
+
+
+def _service(home: FilePath, window_tokens: int) -> AbstractAsyncContextManager[Watch]:
+    return watched(home, lambda name, _p: Named(name, window_tokens=window_tokens), models=("a", "b"))
+
+
+@asynccontextmanager
+async def life(home: FilePath, how: Interruption, *, window_tokens: int = 2048) -> AsyncIterator[Life]:
+    """Run a service that is interrupted in that way."""
+    home.mkdir(exist_ok=True)
+    async with AsyncExitStack() as stack:
+        watch = await stack.enter_async_context(_service(home, window_tokens))
+        yield Life(home, how, watch, stack, window_tokens)
+
+
+def seen(outcome: Outcome) -> tuple[object, ...]:
+    """Return what two services must agree on: the paths that were offered, the one that was taken, and what is told."""
+    reuse = outcome.finished.reuse
+    offered = [(r.kind, r.path.digest()) for r in outcome.job.routes]
+    miss = None if reuse.miss is None else reuse.miss.model_dump()
+    return (
+        outcome.job.route.kind, outcome.job.route.path.digest(), offered, outcome.finished.text,
+        reuse.computed_tokens, reuse.dropped_tokens, reuse.reposed_tokens, sorted(reuse.notes), miss,
+    )  # fmt: skip
+
+
+async def tell(home: FilePath, how: Interruption, seed: int, turns: int) -> Sequence[object]:
+    """Let agents live on an interrupted service and tell what happened to each of their requests."""
+    chance = random.Random(seed)
+    window = chance.choice((200, 400, 2048))
+    agents = [Agent(number, random.Random(seed * 100 + number)) for number in range(chance.randint(1, 3))]
+    told: list[object] = []
+    async with life(home, how, window_tokens=window) as on:
+        for _ in range(turns):
+            agent = chance.choice(agents)
+            while agent.chance.random() < 0.45:
+                agent.edit(agents)
+            agent.history = agent.history or [agent.new_message()]
+            if chance.random() < 0.5:
+                await on.interrupt()
+                told.append("interrupted")
+            try:
+                outcome = await on.watch.ask(agent.request())
+            except AkashicError as error:
+                told.append(error.message)
+                agent.ops, agent.history = [], agent.history[-2:]
+                continue
+            told.append((agent.number, agent.request(), seen(outcome)))
+            agent.take(outcome.finished.text)
+    return told
