@@ -309,7 +309,7 @@ def test_what_compaction_rewrites_wears_the_disk_and_counts(tmp_path: Path, cloc
     before = tier.stats().day_written_bytes
     assert tier.prune().freed_bytes >= SIZE
     stats = tier.stats()
-    assert stats.compacted_bytes >= 4 * SIZE
+    assert stats.compacted_bytes >= 2 * SIZE
     assert stats.day_written_bytes == before + stats.compacted_bytes
     assert found(tier, ["a9"]) == {"a9": payload("a9", SIZE)}
     tier.close()
