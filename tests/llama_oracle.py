@@ -92,6 +92,12 @@ class LlamaOracle:
     def _norm(self, x: Array, weight: Array) -> Array:
         return np.asarray(x / np.sqrt(np.mean(x * x) + self._epsilon) * weight)
 
+    def _heads_of(self, layer: dict[str, Array], name: str, h: Array) -> Array:
+        """Return what a matrix makes of `h`, with its bias, each head normed where the model does so: [heads, dim]."""
+        heads = (layer[name] @ h + layer.get(f"{name}.bias", 0.0)).reshape(-1, self._head_dim)
+        weight = layer.get(f"{name}_norm")
+        return heads if weight is None else np.array([self._norm(head, weight) for head in heads])
+
     def logits(self, path: Path) -> Array:
         """Return each token's logits: [n, vocabulary]."""
         count = len(path.tokens)
@@ -104,9 +110,9 @@ class LlamaOracle:
             x = self._weights["token_embd"][path.tokens[index]]
             for number, layer in enumerate(self._layers):
                 h = self._norm(x, layer["attn_norm"])
-                keys[number, index] = (layer["attn_k"] @ h).reshape(self._kv_heads, self._head_dim)
-                values[number, index] = (layer["attn_v"] @ h).reshape(self._kv_heads, self._head_dim)
-                q = self._turned((layer["attn_q"] @ h).reshape(1, self._heads, -1), np.array([float(view.position)]))
+                keys[number, index] = self._heads_of(layer, "attn_k", h)
+                values[number, index] = self._heads_of(layer, "attn_v", h)
+                q = self._turned(self._heads_of(layer, "attn_q", h)[None], np.array([float(view.position)]))
                 x = x + layer["attn_output"] @ self._attend(
                     q[0], self._turned(keys[number, seen], at), values[number, seen]
                 )

@@ -2,6 +2,7 @@
 
 As architecture `phi3` it turns halves instead of neighbours, may turn only some dimensions, and has LongRoPE's two tables.
 As `smollm3` each fourth layer has no rope; as `gemma3` all but each sixth attend to a sliding window, with another rope.
+As `qwen2` Q, K and V have biases; as `qwen3` the heads of Q and K are normed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Shape:
     yarn_factor: float = 1.0
     linear_factor: float = 1.0
     rope_base: float = 10000.0
-    architecture: Literal["llama", "phi3", "smollm3", "gemma3"] = "llama"
+    architecture: Literal["llama", "phi3", "smollm3", "gemma3", "qwen2", "qwen3"] = "llama"
     rotated: int = 0
     factors: Literal["", "llama3", "longrope"] = ""
 
@@ -72,6 +73,9 @@ def write_tiny_gguf(path: Path, *, seed: int = 7, shape: Shape = Shape()) -> Pat
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     _add_rope(writer, shape)
+    if shape.architecture == "qwen3":
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
     if shape.architecture == "gemma3":
         writer.add_sliding_window(shape.window // 4)
         writer.add_key_length(shape.head_dim)
@@ -92,6 +96,9 @@ def write_tiny_gguf(path: Path, *, seed: int = 7, shape: Shape = Shape()) -> Pat
         values = random.standard_normal((out, into)) / np.sqrt(into)
         writer.add_tensor(f"{name}.weight", values.astype(np.float32))
 
+    def some(name: str, width: int, mean: float) -> None:
+        writer.add_tensor(name, (mean + 0.2 * random.standard_normal(width)).astype(np.float32))
+
     def ones(name: str, width: int = shape.width) -> None:
         writer.add_tensor(f"{name}.weight", np.ones(width, np.float32))
 
@@ -107,8 +114,13 @@ def write_tiny_gguf(path: Path, *, seed: int = 7, shape: Shape = Shape()) -> Pat
             ones(at + "attn_k_norm", shape.head_dim)
             ones(at + "post_attention_norm")
             ones(at + "post_ffw_norm")
+        if shape.architecture == "qwen3":
+            some(at + "attn_q_norm.weight", shape.head_dim, 1.0)
+            some(at + "attn_k_norm.weight", shape.head_dim, 1.0)
         for name, out, into in _matrices(shape):
             matrix(at + name, out, into)
+            if shape.architecture == "qwen2" and name in ("attn_q", "attn_k", "attn_v"):
+                some(f"{at}{name}.bias", out, 0.0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
