@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("gguf")
 pytest.importorskip("llama_cpp")
 
-from akashic_daemon.engine.base import AS_COMPUTED, STORAGES, BatchItem
+from akashic_daemon.engine.base import AS_COMPUTED, Q8, STORAGES, BatchItem, PackedRun
 from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from akashic_daemon.errors import EngineError, Unsupported
 from akashic_daemon.types import SequenceId
@@ -330,3 +330,88 @@ def test_a_model_whose_keys_turn_in_an_unknown_way_imports_only_where_it_exporte
         with pytest.raises(Unsupported, match="no known kind"):
             engine.import_cells(data, C, 11, 31)
         assert engine.position_range(C) is None
+
+
+def difference(engine: LlamaCppEngine, one: memoryview, other: memoryview) -> float:
+    kind = np.float16 if kv_type_of(one) == "f16" else np.float32
+    pairs = zip(sorted_by_position(engine, one), sorted_by_position(engine, other), strict=True)
+    values = [tuple(np.frombuffer(data, kind).astype(np.float64) for data in pair) for pair in pairs]
+    return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in values)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.kv_type != "q8_0"], ids=str)
+def test_q8_takes_half_the_room_or_less_and_what_comes_back_is_near(engine: LlamaCppEngine, kind: Kind) -> None:
+    scatter(engine)
+    say(engine, A, TEXT, 0)
+    whole = exported(engine, A, 0, 48)
+    expected = say(engine, A)
+    runs = [PackedRun(exported(engine, A, *ends, Q8), *ends) for ends in ((0, 20), (20, 40), (40, 48))]
+    assert sum(len(run.data) for run in runs) < {"f16": 0.66, "f32": 0.36}[kind.kv_type] * len(whole)
+    engine.release(A)
+    engine.import_runs(runs, B)
+    assert 0 < difference(engine, whole, exported(engine, B, 0, 48)) < 0.005
+    found = say(engine, B)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    again = [bytes(exported(engine, B, run.start, run.end, Q8)) for run in runs]
+    engine.release(B)
+    engine.import_runs(
+        [PackedRun(memoryview(data), run.start, run.end) for data, run in zip(again, runs, strict=True)], B
+    )
+    assert difference(engine, whole, exported(engine, B, 0, 48)) < 0.01, "a second time adds little"
+
+
+def test_runs_of_both_storages_come_back_together_some_at_other_positions(engine: LlamaCppEngine, kind: Kind) -> None:
+    say(engine, A, TEXT, 0)
+    for storage in STORAGES:
+        runs = [
+            PackedRun(exported(engine, A, 8, 20), 8, 20),
+            PackedRun(exported(engine, A, 0, 8, storage), 0, 8),
+            PackedRun(exported(engine, A, 30, 48, storage), 20, 38),
+        ]
+        for run in runs:
+            engine.import_cells(run.data, B, run.start, run.end)
+        engine.import_runs(runs, C)
+        one, together = (sorted_by_position(engine, exported(engine, s, 0, 38)) for s in (B, C))
+        assert one == together
+        np.testing.assert_allclose(say(engine, C, MORE, 38), say(engine, B, MORE, 38), rtol=0, atol=rounding(kind))
+        engine.release(B)
+        engine.release(C)
+
+
+def test_of_runs_of_which_one_is_wrong_none_comes(engine: LlamaCppEngine) -> None:
+    say(engine, A, TEXT, 0)
+    right = PackedRun(exported(engine, A, 0, 8), 0, 8)
+    later = exported(engine, A, 8, 20)
+    for wrong in (
+        PackedRun(later[:-1], 8, 20),
+        PackedRun(later, 7, 19),  # over the first
+        PackedRun(later, 8, 21),
+        PackedRun(memoryview(b"x" * len(later)), 8, 20),
+    ):
+        with pytest.raises(EngineError):
+            engine.import_runs([right, wrong], B)
+        assert engine.position_range(B) is None
+    engine.import_cells(later, B, 8, 20)
+    with pytest.raises(EngineError, match="already"):
+        engine.import_runs([right, PackedRun(later, 19, 31)], B)
+    assert engine.position_range(B) == (8, 19)
+    engine.import_runs([], B)
+    engine.import_runs([right], B)
+    assert engine.position_range(B) == (0, 19)
+
+
+@pytest.mark.parametrize("at", range(0, 120, 3))
+def test_a_changed_byte_of_a_q8_export_is_refused_or_changes_values_only(tmp_path: Path, at: int) -> None:
+    with opened(tmp_path) as engine:
+        say(engine, A, TEXT, 0)
+        data = exported(engine, A, 0, 4, Q8)
+        for value in (0, 77, 255):
+            changed = bytearray(data)
+            changed[at] = value
+            try:
+                engine.import_cells(memoryview(changed), B, 0, 4)
+            except EngineError:
+                assert engine.position_range(B) is None
+                continue
+            assert engine.position_range(B) == (0, 3)
+            engine.release(B)

@@ -111,6 +111,15 @@ class SavedCells(Protocol):
         """Bytes of host memory that it takes."""
 
 
+@dataclass(frozen=True, slots=True)
+class PackedRun:
+    """An export, and the positions start <= p < end that its cells are to have."""
+
+    data: memoryview
+    start: int
+    end: int
+
+
 class Sampler(Protocol):
     """A chain of sampling steps with its own random state, for one request."""
 
@@ -190,6 +199,9 @@ class Engine(Protocol):
         `data` isn't such an export, cells lack or `sequence` holds one of the positions, Unsupported when positions
         differ and `Capabilities.repos` is false; then no cell was added.
         """
+
+    def import_runs(self, runs: Sequence[PackedRun], sequence: SequenceId) -> None:
+        """Do what `import_cells` does for several runs, adjacent or not: all of them or none. Faster, runs being short."""
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""

@@ -11,7 +11,15 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from akashic_daemon.engine.base import STORAGES, BatchItem, Capabilities, ModelInfo, SamplingParams, SavedCells
+from akashic_daemon.engine.base import (
+    STORAGES,
+    BatchItem,
+    Capabilities,
+    ModelInfo,
+    PackedRun,
+    SamplingParams,
+    SavedCells,
+)
 from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
 from akashic_daemon.errors import EngineError, Unsupported
 from akashic_daemon.program import oracle
@@ -50,7 +58,13 @@ class FakeEngine:
     """Cells are dictionaries position -> token, one a sequence; a shared cell is one object."""
 
     def __init__(
-        self, *, kv_cells: int = 4096, max_sequences: int = 16, window_tokens: int = 1024, end_every: int = 29
+        self,
+        *,
+        kv_cells: int = 4096,
+        max_sequences: int = 16,
+        window_tokens: int = 1024,
+        end_every: int = 29,
+        fingerprint: str = "fake",
     ) -> None:
         self.cells: list[dict[int, _Cell]] = [{} for _ in range(max_sequences)]
         self.computed: list[int] = []
@@ -59,6 +73,7 @@ class FakeEngine:
         self._kv_cells = kv_cells
         self._window = window_tokens
         self._end_every = end_every
+        self._fingerprint = fingerprint
         self._last: list[int] = []
 
     @property
@@ -72,7 +87,7 @@ class FakeEngine:
         return ModelInfo(
             name="fake", path="", description="fake", architecture="fake", parameters_count=0, size_bytes=0,
             kv_bytes_per_token=1, kv_bytes=self._kv_cells, vocabulary_size=258, trained_window_tokens=self._window,
-            window_tokens=self._window, chat_template=_CHATML, bos="", eos="<|im_end|>", add_bos=False, fingerprint="fake",
+            window_tokens=self._window, chat_template=_CHATML, bos="", eos="<|im_end|>", add_bos=False, fingerprint=self._fingerprint,
         )  # fmt: skip
 
     @property
@@ -193,14 +208,21 @@ class FakeEngine:
 
     def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
         """Add the cells in `data` at these positions; their contents stay, as with `load`."""
-        head = read_head(data, _KV_TYPE, end - start)
-        if head.payload_bytes != head.cells * _PACKED.size:
-            raise odd(f"{head.payload_bytes} bytes can't be {head.cells} cells")
-        saved = FakeCells([_Cell(*found) for found in _PACKED.iter_unpack(data[HEAD_BYTES:])])
-        held = self.cells[sequence]
-        if taken := [p for p in range(start, end) if p in held]:
-            raise EngineError(f"sequence {sequence} holds position {taken[0]} already")
-        self.load(saved, sequence, [(start, end)])
+        self.import_runs([PackedRun(data, start, end)], sequence)
+
+    def import_runs(self, runs: Sequence[PackedRun], sequence: SequenceId) -> None:
+        """Add the cells of all runs, or none."""
+        saved, held = FakeCells([]), set(self.cells[sequence])
+        for run in runs:
+            head = read_head(run.data, _KV_TYPE, run.end - run.start)
+            if head.payload_bytes != head.cells * _PACKED.size:
+                raise odd(f"{head.payload_bytes} bytes can't be {head.cells} cells")
+            saved.cells += [_Cell(*found) for found in _PACKED.iter_unpack(run.data[HEAD_BYTES:])]
+            wanted = set(range(run.start, run.end))
+            if taken := held & wanted:
+                raise EngineError(f"sequence {sequence} holds position {min(taken)} already")
+            held |= wanted
+        self.load(saved, sequence, [(run.start, run.end) for run in runs])
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position."""

@@ -35,6 +35,7 @@ _CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")
 _ROWS_HEAD = struct.Struct("<iQ")
 _COLUMNS_HEAD = struct.Struct("<iII")
 _TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+_VALUE_BYTES = {"f32": 4, "f16": 2}
 _BLOCK = 32
 _Q8_0 = np.dtype([("scale", "<f2"), ("values", "i1", (_BLOCK,))])
 _LAST_POSITION = 2**31 - 1
@@ -84,6 +85,11 @@ class BlobLayout:
     """Of each layer, in the blob's order: what V of one cell takes."""
     transposed: tuple[bool, ...]
     """Of each section."""
+
+    def layers_of(self, section: int) -> slice:
+        """Return which of the blob's layers a section holds."""
+        first = sum(self.section_layers[:section])
+        return slice(first, first + self.section_layers[section])
 
     def size_bytes(self, cells: int) -> int:
         """Return what a blob of so many cells takes."""
@@ -238,6 +244,32 @@ def _layout(shape: KvShape, sections: Sequence[_Section]) -> BlobLayout:
         tuple(rows.size // count for section in sections for rows in section.values),
         tuple(section.transposed for section in sections),
     )
+
+
+def blank_blob(shape: KvShape, layout: BlobLayout, positions: IntArray, into: ByteArray) -> Blob:
+    """Lay a blob of cells at `positions` out in `into`, of exactly its size; K and V are whatever stood there."""
+    count, kind, at, out = len(positions), _TYPES[shape.kv_type], _HEAD.size, into.data
+    _HEAD.pack_into(out, 0, _MAGIC, 0)
+    for section, layers in enumerate(layout.section_layers):
+        _COUNTS.pack_into(out, at, 1, count)
+        at += _COUNTS.size
+        cells = into[at : at + count * _CELL.itemsize].view(_CELL)
+        cells["position"], cells["sequences"], cells["sequence"] = positions, 1, 0
+        at += cells.nbytes
+        transposed = layout.transposed[section]
+        _COUNTS.pack_into(out, at, transposed, layers)
+        at += _COUNTS.size
+        for _ in range(layers):
+            _ROWS_HEAD.pack_into(out, at, kind, layout.k_row_bytes)
+            at += _ROWS_HEAD.size + count * layout.k_row_bytes
+        for row_bytes in layout.v_row_bytes[layout.layers_of(section)]:
+            if transposed:
+                value_bytes = _VALUE_BYTES[shape.kv_type]
+                _COLUMNS_HEAD.pack_into(out, at, kind, value_bytes, row_bytes // value_bytes)
+            else:
+                _ROWS_HEAD.pack_into(out, at, kind, row_bytes)
+            at += _ROWS_HEAD.size + count * row_bytes
+    return parse_blob(into, shape)
 
 
 def _section(reader: _Reader, shape: KvShape) -> _Section:

@@ -21,6 +21,7 @@ from akashic_daemon.engine.base import (
     Capabilities,
     FloatArray,
     ModelInfo,
+    PackedRun,
     Sampler,
     SamplingParams,
     SavedCells,
@@ -446,7 +447,12 @@ class LlamaCppEngine:
     def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
         """Add new cells to `sequence` at positions start <= p < end: those in `data`; rotated where they stood elsewhere."""
         self._check_sequence(sequence)
-        self._packer.import_cells(data, sequence, start, end)
+        self._packer.import_runs([PackedRun(data, start, end)], sequence)
+
+    def import_runs(self, runs: Sequence[PackedRun], sequence: SequenceId) -> None:
+        """Do what `import_cells` does for several runs: all of them or none."""
+        self._check_sequence(sequence)
+        self._packer.import_runs(runs, sequence)
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""

@@ -2,20 +2,33 @@
 
 As computed, the payload is llama.cpp's blob, written by it into the caller's buffer and read by it from there. Its cells
 come in the cache's order, which is nobody's business: each carries its position. Whatever isn't this context's is refused
-before llama.cpp sees it.
+before llama.cpp sees it. Runs that come back together, turned or from another storage first become one blob: llama.cpp
+looks at every cell of the cache several times a call and, where V is transposed, copies each row of each layer by itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import llama_cpp
 import numpy as np
 
-from akashic_daemon.engine.base import AS_COMPUTED, STORAGES
-from akashic_daemon.engine.llama_cpp.blob import Blob, BlobLayout, ByteArray, KvShape, parse_blob
+from akashic_daemon.engine.base import AS_COMPUTED, Q8, STORAGES, PackedRun
+from akashic_daemon.engine.llama_cpp import quantized
+from akashic_daemon.engine.llama_cpp.blob import (
+    Blob,
+    BlobLayout,
+    ByteArray,
+    IntArray,
+    KvShape,
+    blank_blob,
+    parse_blob,
+)
 from akashic_daemon.engine.llama_cpp.rope import Rope
+from akashic_daemon.engine.llama_cpp.stacks import stacks_of, why_not_stacked
 from akashic_daemon.engine.llama_cpp.state import load_sequence, save_sequence_into
 from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
 from akashic_daemon.errors import EngineError, Unsupported
@@ -30,27 +43,54 @@ class PackedForm:
     rope: Rope | str
 
     @classmethod
-    def seen_in(cls, blob: ByteArray, shape: KvShape, rope: Rope | str) -> PackedForm:
-        """Learn from a blob that holds a cell. Raises EngineError for one that isn't of this shape."""
+    def seen_in(cls, blob: ByteArray, shape: KvShape, rope: Rope | str) -> PackedForm | str:
+        """Learn from a blob that holds a cell, or say why not. Raises EngineError for one that isn't of this shape."""
         layout = parse_blob(blob, shape).layout
         assert layout is not None
-        return cls(shape, layout, rope)
+        return why_not_stacked(layout) or cls(shape, layout, rope)
+
+    def storage(self, wanted: str) -> str:
+        """Return how KV is really stored when `wanted` is asked for; KV that is quantized already stays as it is."""
+        if wanted not in STORAGES:
+            raise Unsupported(f"storing KV as {wanted!r} isn't known", hint=f"use one of {', '.join(STORAGES)}")
+        return AS_COMPUTED if self.shape.kv_type == "q8_0" else wanted
+
+    def payload_bytes(self, cells: int, storage: str) -> int:
+        """Return what a payload of so many cells takes."""
+        if storage == AS_COMPUTED:
+            return self.layout.size_bytes(cells)
+        if reason := quantized.why_not_quantized(self.shape):
+            raise Unsupported(f"storing KV as {storage}: {reason}", hint=f"store it {AS_COMPUTED}")
+        return quantized.quantized_bytes(self.shape, self.layout, cells)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A run that was looked at: its payload, where its cells stood, in the payload's order, and how far they go."""
+
+    storage: str
+    payload: ByteArray
+    positions: IntArray
+    shift: int
 
 
 class CellPacker:
-    """Works on one context, through the sequence `scratch` that is nobody else's. `form` may be why it can't."""
+    """Works on one context, through the sequence `scratch` that is nobody else's. `form` may be why it can't.
+
+    It keeps a buffer as large as the largest run or group of runs that needed one.
+    """
 
     def __init__(self, context: Any, memory: Any, form: PackedForm | str, scratch: int) -> None:
         self._context = context
         self._memory = memory
         self._form = form
         self._scratch = scratch
+        self._room: ByteArray = np.empty(0, np.uint8)
 
     def export_bytes(self, tokens: int, storage: str) -> int:
         """Return the bytes that an export of so many tokens takes."""
         form = self._known_form()
-        self._check_storage(form, storage)
-        return HEAD_BYTES + form.layout.size_bytes(tokens)
+        return HEAD_BYTES + form.payload_bytes(tokens, form.storage(storage))
 
     def export_cells(self, sequence: int, start: int, end: int, into: memoryview, storage: str) -> int:
         """Write the cells of `sequence` at these positions into `into`; return the bytes used."""
@@ -59,54 +99,90 @@ class CellPacker:
         if count < 1 or into.nbytes < needed:
             raise EngineError(f"exporting {count} cells: they take {needed:,} bytes, and {into.nbytes:,} are there")
         payload = np.frombuffer(into, np.uint8)[HEAD_BYTES:needed]
-        self._check_held(self._save(sequence, start, end, payload), sequence, start, count)
-        return Head(AS_COMPUTED, form.shape.kv_type, count, start, len(payload)).write(into)
+        storage = form.storage(storage)
+        room = payload if storage == AS_COMPUTED else self._room_for(form.layout.size_bytes(count))
+        blob = self._save(form, sequence, start, end, room)
+        if storage == Q8:
+            quantized.quantize(blob, payload)
+        return Head(storage, form.shape.kv_type, count, start, len(payload)).write(into)
 
-    def _save(self, sequence: int, start: int, end: int, payload: ByteArray) -> Blob:
+    def _save(self, form: PackedForm, sequence: int, start: int, end: int, room: ByteArray) -> Blob:
         llama_cpp.llama_memory_seq_cp(self._memory, sequence, self._scratch, start, end)
         try:
-            written = save_sequence_into(self._context, self._scratch, payload)
+            written = save_sequence_into(self._context, self._scratch, room)
         finally:
             self._clear()
-        return parse_blob(payload[:written], self._known_form().shape)
-
-    @staticmethod
-    def _check_held(blob: Blob, sequence: int, start: int, count: int) -> None:
-        if not _is_run(blob, start, count):
+        blob = parse_blob(room[:written], form.shape)
+        if not _is_run(blob.positions(), start, end - start):
             raise EngineError(
-                f"exporting positions {start} to {start + count - 1} of sequence {sequence}: it holds {len(blob)} "
-                f"of these {count}"
+                f"exporting positions {start} to {end - 1} of sequence {sequence}: "
+                f"it holds {len(blob)} of these {end - start}"
             )
+        return blob
 
-    def import_cells(self, data: memoryview, sequence: int, start: int, end: int) -> None:
-        """Add new cells to `sequence` at these positions: those in `data`, turned where they stood elsewhere."""
-        blob = self._unpacked(data, start, end)
-        if self._holds_any(sequence, start, end):
-            raise EngineError(
-                f"importing KV: sequence {sequence} holds one of the positions {start} to {end - 1} already"
-            )
+    def import_runs(self, runs: Sequence[PackedRun], sequence: int) -> None:
+        """Add new cells to `sequence`: those of all runs, each at its positions; all or none."""
+        form = self._known_form()
+        parts = [self._look_at(form, run) for run in runs]
+        self._check_free(runs, sequence)
+        if not parts:
+            return
+        as_it_is = len(parts) == 1 and parts[0].storage == AS_COMPUTED and not parts[0].shift
+        blob = parts[0].payload if as_it_is else self._joined(form, parts)
         try:
             load_sequence(self._context, self._scratch, blob)
             llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
         finally:
             self._clear()
 
-    def _unpacked(self, data: memoryview, start: int, end: int) -> ByteArray:
-        """Return the blob in `data` with its cells at these positions; a view where they stood there already."""
-        form = self._known_form()
-        head = read_head(data, form.shape.kv_type, end - start)
-        payload = np.frombuffer(data, np.uint8)[HEAD_BYTES:]
-        blob = parse_blob(payload, form.shape)
-        if blob.layout != form.layout or not _is_run(blob, head.first, head.cells):
+    def _check_free(self, runs: Sequence[PackedRun], sequence: int) -> None:
+        places = sorted((run.start, run.end) for run in runs)
+        if any(this[1] > following[0] for this, following in pairwise(places)):
+            raise EngineError(f"importing KV: of {len(runs)} runs, two go to the same positions")
+        for start, end in places:
+            if self._holds_any(sequence, start, end):
+                raise EngineError(
+                    f"importing KV: sequence {sequence} holds one of the positions {start} to {end - 1} already"
+                )
+
+    @staticmethod
+    def _look_at(form: PackedForm, run: PackedRun) -> _Part:
+        """Make sure that a run is what it must be."""
+        head = read_head(run.data, form.shape.kv_type, run.end - run.start)
+        payload = np.frombuffer(run.data, np.uint8)[HEAD_BYTES:]
+        positions: IntArray | None = None
+        if head.storage == AS_COMPUTED:
+            blob = parse_blob(payload, form.shape)
+            positions = blob.positions() if blob.layout == form.layout else None
+        elif len(payload) == form.payload_bytes(head.cells, head.storage):
+            positions = quantized.positions_in(payload, form.layout, head.cells)
+        if positions is None or not _is_run(positions, head.first, head.cells):
             raise odd("its cells aren't those that its head names, or lie otherwise than this context's")
-        if head.first == start:
-            return payload
-        if isinstance(form.rope, str):
+        shift = run.start - head.first
+        if shift and isinstance(form.rope, str):
             raise Unsupported(f"moving KV to other positions: {form.rope}", hint="leave Repos out for this model")
-        payload = payload.copy()
-        blob = parse_blob(payload, form.shape)
-        blob.reposition(blob.positions() + np.int32(start - head.first), form.rope)
-        return payload
+        return _Part(head.storage, payload, positions, shift)
+
+    def _joined(self, form: PackedForm, parts: Sequence[_Part]) -> ByteArray:
+        """Return one blob of all parts, their cells where they go."""
+        positions = np.concatenate([part.positions for part in parts])
+        room = self._room_for(form.layout.size_bytes(len(positions)))
+        blob = blank_blob(form.shape, form.layout, positions, room)
+        first = 0
+        for part in parts:
+            count = len(part.positions)
+            if part.storage == AS_COMPUTED:
+                sources = stacks_of(parse_blob(part.payload, form.shape))
+                for source, target in zip(sources, stacks_of(blob), strict=True):
+                    target.cells(first, count)[...] = source.data
+            else:
+                quantized.restore(part.payload, blob, first, count)
+            first += count
+        shifts = np.concatenate([np.full(len(part.positions), part.shift, np.int64) for part in parts])
+        if shifts.any():
+            assert isinstance(form.rope, Rope)
+            blob.reposition(positions + shifts, form.rope)
+        return room
 
     def _holds_any(self, sequence: int, start: int, end: int) -> bool:
         low = llama_cpp.llama_memory_seq_pos_min(self._memory, sequence)
@@ -119,22 +195,20 @@ class CellPacker:
         finally:
             self._clear()
 
+    def _room_for(self, size_bytes: int) -> ByteArray:
+        if len(self._room) < size_bytes:
+            self._room = np.empty(size_bytes, np.uint8)
+        return self._room[:size_bytes]
+
     def _known_form(self) -> PackedForm:
         if isinstance(self._form, str):
             raise Unsupported(f"exporting KV cells: {self._form}", hint="this model's KV can't leave its cache")
         return self._form
-
-    @staticmethod
-    def _check_storage(form: PackedForm, storage: str) -> None:
-        if storage not in STORAGES:
-            raise Unsupported(f"storing KV as {storage!r} isn't known", hint=f"use one of {', '.join(STORAGES)}")
-        if storage != AS_COMPUTED and form.shape.kv_type != "q8_0":
-            raise Unsupported(f"storing {form.shape.kv_type} KV as {storage} isn't done yet", hint=f"use {AS_COMPUTED}")
 
     def _clear(self) -> None:
         if not llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, -1, -1):
             raise EngineError("llama.cpp refused to empty a scratch sequence")
 
 
-def _is_run(blob: Blob, first: int, count: int) -> bool:
-    return len(blob) == count and bool(np.array_equal(np.sort(blob.positions()), np.arange(first, first + count)))
+def _is_run(positions: IntArray, first: int, count: int) -> bool:
+    return len(positions) == count and bool(np.array_equal(np.sort(positions), np.arange(first, first + count)))

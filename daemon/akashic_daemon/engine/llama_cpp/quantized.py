@@ -1,0 +1,175 @@
+"""K and V as int8 with one f16 scale for each 32 values: what storage `q8` holds. Bytes in, bytes out; no llama.cpp.
+
+    u32 of the layout, i32 position x cells, then for each section K and V: f16 scales, i8 values, all layers together
+
+32 values that share a scale are one channel of 32 cells; where V is transposed, 32 channels of one cell. So that numpy goes
+along memory, and a channel with outliers coarsens no other. The last group may be smaller. Halves are unpacked and packed
+by integer arithmetic: numpy's own conversion takes three times as long.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from akashic_daemon.engine.llama_cpp.blob import Blob, BlobLayout, ByteArray, IntArray, KvShape
+from akashic_daemon.engine.llama_cpp.stacks import stacks_of
+from akashic_daemon.errors import EngineError
+
+AnyArray = npt.NDArray[Any]
+
+_GROUP = 32
+_LARGEST = 2.0**15
+"""Above this a value is no KV of a working model, and f16 couldn't hold what comes back."""
+_CHUNK_VALUES = 1 << 17
+_HALF_BIAS = np.float32(2.0**112)
+"""What a half's bits, moved to where float32 has them, must be multiplied by."""
+_HALF_FIELDS = np.int32(-0x70002000)
+"""Sign, exponent and fraction of a half that was moved there; the rest are copies of its sign."""
+_KINDS: dict[str, npt.DTypeLike] = {"f16": "<f2", "f32": "<f4"}
+
+
+def why_not_quantized(shape: KvShape) -> str | None:
+    """Return why KV of this shape can't be stored so, None when it can."""
+    return None if shape.kv_type in _KINDS else f"its KV type is {shape.kv_type}"
+
+
+def quantized_bytes(shape: KvShape, layout: BlobLayout, cells: int) -> int:
+    """Return what so many cells take."""
+    value_bytes = np.dtype(_KINDS[shape.kv_type]).itemsize
+    total = 4 + 4 * cells
+    for section, layers in enumerate(layout.section_layers):
+        if layers:
+            widths = (layout.k_row_bytes, layout.v_row_bytes[layout.layers_of(section)][0])
+            for width, transposed in zip(widths, (False, layout.transposed[section]), strict=True):
+                rows, columns = (width // value_bytes, cells) if transposed else (cells, width // value_bytes)
+                total += layers * columns * (rows + 2 * -(-rows // _GROUP))
+    return total
+
+
+def quantize(blob: Blob, into: ByteArray) -> None:
+    """Write a blob's cells, in its order, into `into`, of exactly `quantized_bytes`. Raises EngineError for odd values."""
+    assert blob.layout is not None
+    count = len(blob)
+    into[:4].view("<u4")[0] = _mark(blob.layout)
+    into[4 : 4 + 4 * count].view("<i4")[:] = blob.positions()
+    at = 4 + 4 * count
+    for stack in stacks_of(blob):
+        source = _values(stack.data, blob.shape)
+        scales, values, at = _parts(into, at, source.shape)
+        for chunk, groups in _pieces(source.shape):
+            _quantize(_grouped(source[chunk], groups), _grouped(values[chunk], groups), _scales(scales[chunk], groups))
+
+
+def positions_in(payload: ByteArray, layout: BlobLayout, cells: int) -> IntArray | None:
+    """Return the positions of the cells in a payload of exactly `quantized_bytes`; None when it is of another layout."""
+    if payload[:4].view("<u4")[0] != _mark(layout):
+        return None
+    found: IntArray = payload[4 : 4 + 4 * cells].view("<i4")
+    return found
+
+
+def restore(payload: ByteArray, blob: Blob, first: int, count: int) -> None:
+    """Fill so many cells of a blob, from number `first` on, with those in `payload`."""
+    at = 4 + 4 * count
+    for stack in stacks_of(blob):
+        target = _values(stack.cells(first, count), blob.shape)
+        scales, values, at = _parts(payload, at, target.shape)
+        for chunk, groups in _pieces(target.shape):
+            _restore(_grouped(values[chunk], groups), _scales(scales[chunk], groups), _grouped(target[chunk], groups))
+
+
+def _mark(layout: BlobLayout) -> int:
+    said = (layout.k_row_bytes, layout.section_layers, layout.v_row_bytes, layout.transposed)
+    return zlib.crc32(repr(said).encode())
+
+
+def _values(data: ByteArray, shape: KvShape) -> AnyArray:
+    return data.view(_KINDS[shape.kv_type])
+
+
+def _parts(data: ByteArray, at: int, shape: tuple[int, ...]) -> tuple[AnyArray, AnyArray, int]:
+    """Return views of the scales and the values of an array of this shape, and where they end."""
+    layers, rows, columns = shape
+    groups = -(-rows // _GROUP)
+    middle = at + 2 * layers * groups * columns
+    end = middle + layers * rows * columns
+    scales = data[at:middle].view("<f2").reshape(layers, groups, columns)
+    return scales, data[middle:end].view(np.int8).reshape(shape), end
+
+
+def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+    """Yield parts that a core's cache holds: which layers, and which groups of 32 rows; the smaller last one alone."""
+    layers, rows, columns = shape
+    whole = rows // _GROUP
+    each = max(1, min(whole, _CHUNK_VALUES // (_GROUP * columns)))
+    for groups in [*(slice(g, min(whole, g + each)) for g in range(0, whole, each)), slice(whole, whole + 1)]:
+        taken = min(rows, groups.stop * _GROUP) - groups.start * _GROUP
+        step = max(1, _CHUNK_VALUES // max(1, taken * columns))
+        for layer in range(0, layers if taken else 0, step):
+            yield slice(layer, layer + step), groups
+
+
+def _grouped(values: AnyArray, groups: slice) -> AnyArray:
+    """Return [layers, rows, columns] as [layers, groups, rows of a group, columns]."""
+    layers, rows, columns = values.shape
+    part = values[:, groups.start * _GROUP : min(rows, groups.stop * _GROUP)]
+    return part.reshape(layers, groups.stop - groups.start, -1, columns)
+
+
+def _scales(scales: AnyArray, groups: slice) -> AnyArray:
+    return scales[:, groups, None]
+
+
+def _quantize(source: AnyArray, values: AnyArray, scales: AnyArray) -> None:
+    if source.dtype == np.float16:
+        largest = np.bitwise_and(source.view(np.uint16), np.uint16(0x7FFF)).max(axis=2, keepdims=True)
+        largest = largest.view(np.float16).astype(np.float32)
+    else:
+        largest = np.abs(source).max(axis=2, keepdims=True)
+    if not largest.max() < _LARGEST:
+        raise EngineError(
+            f"storing KV as q8: it holds {float(largest.max())}, which isn't below {_LARGEST:,.0f}",
+            hint="store it as computed",
+        )
+    scale = largest / np.float32(127)
+    half = scale.astype(np.float16)
+    half.view(np.uint16)[...] += half.astype(np.float32) < scale  # up, or the largest value would not fit
+    scales[...] = half
+    inverse = np.divide(np.float32(1), half, out=np.zeros_like(scale), where=half > 0, dtype=np.float32)
+    np.rint(_scaled(source, inverse), out=values, casting="unsafe")
+
+
+def _scaled(source: AnyArray, factor: AnyArray) -> AnyArray:
+    if source.dtype != np.float16:
+        return np.asarray(source * factor)
+    bits = source.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= _HALF_FIELDS
+    out = bits.view(np.float32)
+    if factor.max() >= _LARGEST:  # both factors at once would overflow
+        out *= _HALF_BIAS
+        out *= factor
+    else:
+        out *= factor * _HALF_BIAS
+    return out
+
+
+def _restore(values: AnyArray, scales: AnyArray, target: AnyArray) -> None:
+    out = values.astype(np.float32)
+    if target.dtype != np.float16:
+        np.multiply(out, scales.astype(np.float32), out=target)
+        return
+    out *= scales.astype(np.float32) * (1 / _HALF_BIAS)
+    bits = out.view(np.int32)
+    bits += 0x1000  # half of what is cut off
+    bits >>= 13
+    sign = values.astype(np.int16)
+    sign &= -0x8000
+    half = bits.astype(np.int16)
+    half |= sign
+    target.view(np.int16)[...] = half
