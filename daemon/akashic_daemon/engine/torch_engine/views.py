@@ -39,6 +39,8 @@ def position_range(views: Views) -> tuple[int, int] | None:
 
 def cut(views: Views, start: int, end: int) -> Views:
     """Return what stands at start <= position < end."""
+    if start >= end:
+        return NO_VIEWS
     first = starts(views)
     last = first + views[:, LENGTH]
     low, high = int(np.searchsorted(last, start, "right")), int(np.searchsorted(first, end, "left"))
@@ -53,6 +55,8 @@ def cut(views: Views, start: int, end: int) -> Views:
 
 def without(views: Views, start: int, end: int) -> Views:
     """Return what doesn't stand at start <= position < end."""
+    if start >= end:
+        return views
     low, high = position_range(views) or (0, 0)
     return np.concatenate([cut(views, low, start), cut(views, end, high + 1)])
 
