@@ -25,7 +25,7 @@ class Paths:
 
     @property
     def database(self) -> Path:
-        """The SQLite file: sessions, messages, models, block index."""
+        """The SQLite file: sessions, messages, models. The block store has its own beside it."""
         return self.store_dir / "akashic.db"
 
     @property
@@ -52,6 +52,11 @@ class Paths:
     def weights_digests(self) -> Path:
         """Digests of model files that were read in full once."""
         return self.cache_dir / "weights.json"
+
+    @property
+    def tier_costs(self) -> Path:
+        """What computing and moving KV costs here, as measured."""
+        return self.cache_dir / "tier_costs.json"
 
     @property
     def chat_history(self) -> Path:

@@ -155,7 +155,7 @@ class Restorer:
         False when there is no room for them, which changes nothing. Raises what `load` raises, NoSequence.
         """
         lineage = Lineage.of(restoring.last)
-        pieces = list(lineage.pieces(span))
+        pieces = list(lineage.pieces(span.cut(span.first, min(span.indices[1], restoring.last.indices[1]))))
         keep = [(home, subtract(intersect((piece.indices,), wanted), home.resident())) for home, piece in pieces]
         if not any(ranges for _, ranges in keep):
             return True

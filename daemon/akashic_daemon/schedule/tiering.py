@@ -47,9 +47,9 @@ _USUAL_S_PER_BYTE = 1 / 2e9
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """Budgets in bytes, 0 for a tier that isn't wanted. storage: how exported KV is kept. costs: see `Costs`."""
+    """ram_bytes_beside: the RAM tier's budget beside a loaded model. storage: how exported KV is kept."""
 
-    ram_bytes: int
+    ram_bytes_beside: Callable[[Engine], int]
     storage: str
     make_costs: Callable[[str], Costs]
 
@@ -113,10 +113,10 @@ class Tiering:
             return
         count = max(2, min(8, _STAGING_BYTES // block_bytes))
         catalogue = Catalogue(engine.model.fingerprint)
-        arena = Arena(settings.ram_bytes, slot_bytes)
+        arena = Arena(settings.ram_bytes_beside(engine), slot_bytes)
         outgoing, incoming = Staging(count, block_bytes), Staging(count, block_bytes)
         costs = settings.make_costs(engine.model.fingerprint)
-        mover.call(lambda: mover.serve(catalogue, arena, outgoing, incoming, costs))
+        mover.call(lambda: mover.serve(catalogue, arena, outgoing, incoming, costs), priority=Priority.LAST)
         self._engine, self._catalogue, self.problem = engine, catalogue, None
         self.bind(index)
 

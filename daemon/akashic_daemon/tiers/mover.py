@@ -44,6 +44,8 @@ class Priority(IntEnum):
     STORE = 2
     PREFETCH = 3
     WRITE = 4
+    LAST = 5
+    """When everything else is done."""
 
 
 Arrival = tuple[Block, Buffer | None, int]
@@ -138,7 +140,9 @@ class Mover:
         """Do `work` on the mover's thread when nothing more urgent waits."""
         self._jobs.put((priority, next(self._numbers), work))
 
-    def call(self, work: Callable[[], object], timeout_s: float | None = None) -> object:
+    def call(
+        self, work: Callable[[], object], timeout_s: float | None = None, *, priority: Priority = Priority.CALL
+    ) -> object:
         """Do `work` on the mover's thread and return or raise what it does. Raises TimeoutError."""
         done: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
 
@@ -148,7 +152,7 @@ class Mover:
             except AkashicError as error:
                 done.put((None, error))
 
-        self.submit(Priority.CALL, run)
+        self.submit(priority, run)
         try:
             result, error = done.get(timeout=timeout_s)
         except queue.Empty:
@@ -159,7 +163,7 @@ class Mover:
 
     def stop(self, timeout_s: float) -> bool:
         """Write what waits, close the store and end the thread. False when that took too long."""
-        self._jobs.put((Priority.WRITE + 1, next(self._numbers), None))
+        self._jobs.put((Priority.LAST + 1, next(self._numbers), None))
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -204,7 +208,7 @@ class Mover:
             logger.exception("a move between the tiers failed by a bug")
 
     def serve(self, catalogue: Catalogue, arena: Arena, outgoing: Staging, incoming: Staging, costs: Costs) -> None:
-        """Go over to another model's blocks, once those of the last one are written; take in what the disk has of it."""
+        """Go over to another model's blocks and take in what the disk has of them; call it with Priority.LAST."""
         while self._to_write:
             self._write_batch()
         self.leave()
