@@ -41,6 +41,7 @@ from akashic_daemon.store.programs import ProgramStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
+from akashic_daemon.tier_service import TierService
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import SystemClock
@@ -58,7 +59,14 @@ class Service:
         self.paths = paths
         self._config = settings.config
         self._counters = Counters()
-        self._loop = StepLoop(self._config.schedule, self._counters)
+        self.tiers = TierService(self._config, paths)
+        wanted = self.tiers.is_wanted
+        self._loop = StepLoop(
+            self._config.schedule,
+            self._counters,
+            tiers=self.tiers.settings if wanted else None,
+            mover=self.tiers.mover if wanted else None,
+        )
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
         self._started_s = time.time()
@@ -82,6 +90,8 @@ class Service:
         )  # fmt: skip
         self.context = ContextService(self._context_parts(store))
         self.sessions.find_policy = self.context.parts.shelf.find
+        if self.tiers.is_wanted:
+            self.tiers.start()
         self._loop.start()
         self._keeper.begin()
         self._loading = asyncio.create_task(self._load_default())
@@ -100,9 +110,11 @@ class Service:
         """Cancel what runs, flush state, free the model; ends within 8 seconds."""
         if self._loading is not None:
             self._loading.cancel()
-        stopped = await asyncio.to_thread(self._loop.stop, 7.0)
+        stopped = await asyncio.to_thread(self._loop.stop, 6.0)
         if not stopped:
-            logger.error("the engine thread did not end in 7 s; leaving it")
+            logger.error("the engine thread did not end in 6 s; leaving it")
+        if self.tiers.is_wanted and not await asyncio.to_thread(self.tiers.stop, 2.5):
+            logger.error("the mover did not end in 2.5 s; what it had not written is lost")
         if not await self._host.wait_unused(1.0):
             logger.warning("some answers were not stored: their requests did not end in a second")
         if self._database is not None:
