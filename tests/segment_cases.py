@@ -49,7 +49,8 @@ class SegmentCase:
         self.rows = [seen_by(segment, i) for segment in segments for i in range(segment.count)]
         positions = [segment.position + i for segment in segments for i in range(segment.count)]
         self.kv = PagedKv(self.rows, positions, **shape)
-        table, views = [], []
+        table: list[list[int]] = []
+        views: list[ViewTuple] = []
         for segment in segments:
             start = sum(row[1] for row in table)
             table.append([start, segment.count, len(views), len(segment.views), segment.position])

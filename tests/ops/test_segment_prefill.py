@@ -167,7 +167,11 @@ def test_the_reference_cuts_long_scores_without_changing_them(monkeypatch: pytes
 )
 def test_wrong_segments_are_refused_by_name(change: dict[str, Any], word: str) -> None:
     case = SegmentCase([Segment(pages_in_order(20), 5, 15)])
-    tables = {"segments": case.segments.tolist(), "views": case.views.tolist(), "query_heads": 4} | change
+    tables: dict[str, Any] = {
+        "segments": case.segments.tolist(),
+        "views": case.views.tolist(),
+        "query_heads": 4,
+    } | change
     with pytest.raises(KernelInputError, match=word):
         plan_segments(
             torch.tensor(tables["segments"], dtype=torch.int32),

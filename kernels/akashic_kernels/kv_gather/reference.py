@@ -1,0 +1,14 @@
+"""Copying pieces in torch: the definition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def copy_pieces(source: Tensor, source_index: Tensor, target: Tensor, target_index: Tensor) -> None:
+    """Let target[target_index[i]] be source[source_index[i]] for each i."""
+    picked = source[source_index.to(device=source.device)]
+    target[target_index.to(device=target.device)] = picked.to(target.device)
