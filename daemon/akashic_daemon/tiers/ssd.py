@@ -122,6 +122,7 @@ class SsdTier:
         self._clock = clock
         self._daily = DailyWrites(store, daily_write_bytes, clock)
         self._refusals: Counter[Refused] = Counter()
+        self._write_error: AkashicError | None = None
         self._read_error: AkashicError | None = None
         self._is_well = True
         self._last_stats: SsdStats | None = None
@@ -133,8 +134,8 @@ class SsdTier:
 
     @property
     def unavailable(self) -> AkashicError | None:
-        """Why the disk couldn't be used lately; None again after it could."""
-        return self._store.unavailable or self._read_error
+        """Why the disk didn't take a block lately, or didn't give one; None again after it did."""
+        return self._write_error or self._read_error
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ class SsdTier:
         try:
             written = self._write(blocks, keep)
         except AkashicError as error:
-            self._store.unavailable = error
+            self._write_error = error
             written = Written(refused=Refused.UNWRITABLE)
         if written.refused is not None:
             self._refusals[written.refused] += len({b.key for b in blocks}) - len(written.keys)
@@ -168,7 +169,10 @@ class SsdTier:
                 fitting = _beginning(fitting, known, self._store.free_bytes, len(fitting) - 1)
                 put = self._put(fitting)
         if put.refusal is not None:
+            self._write_error = self._store.unavailable
             return Written(refused=Refused.UNWRITABLE)
+        if put.stored:  # the index alone may still have room where payloads have none
+            self._write_error = None
         return Written(put.stored, put.stored_bytes, tuple(dict.fromkeys(b.key for b in fitting)), refused)
 
     def _put(self, blocks: Sequence[Outgoing]) -> Put:
@@ -191,7 +195,7 @@ class SsdTier:
         try:
             self._make_room(1, ())
         except AkashicError as error:
-            self._store.unavailable = error
+            self._write_error = error
         self._say()
 
     def join(self, group: str, keys: Iterable[str]) -> None:
@@ -199,7 +203,7 @@ class SsdTier:
         try:
             self._store.join(group, keys)
         except AkashicError as error:
-            self._store.unavailable = error
+            self._write_error = error
         self._say()
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -235,8 +239,8 @@ class SsdTier:
                 wanted.pop(found.entry.key if isinstance(found, Found) else found.key, None)
                 yield found
         yield from (Miss(key, MissReason.ABSENT, "it isn't stored") for key in wanted)
-        if is_damaged:
-            self._store.try_flush()
+        if is_damaged and not self._store.try_flush():
+            self._write_error = self._store.unavailable
         self._say()
 
     def _noted(self, found: Found | Miss) -> bool:
@@ -296,7 +300,7 @@ class SsdTier:
             found = self._store.stats()
             day_written_bytes = self._daily.written_bytes()
         except AkashicError as error:
-            self._store.unavailable = error
+            self._read_error = error
             last = self._last_stats or SsdStats(self.budget_bytes, self._store.bytes_used)
             return replace(last, unavailable=error)
         count = found.counters.get

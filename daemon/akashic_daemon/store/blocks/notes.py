@@ -35,6 +35,11 @@ class Notes:
         """Rows that must not be served any more, and why."""
         return self._noted.damaged
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return self._noted.is_empty
+
     def read(self, row: Row, now_s: float) -> None:
         """Count a read."""
         with self._lock:

@@ -345,6 +345,8 @@ class BlockStore:
 
     def try_flush(self) -> bool:
         """Flush where the disk lets us; what it doesn't take stays noted, and `unavailable` says why."""
+        if self.notes.is_empty:
+            return True  # nothing was tried: that tells nothing of the disk
         try:
             self._available(self.flush)
         except AkashicError:
