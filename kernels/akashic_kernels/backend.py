@@ -5,6 +5,8 @@ Invariant: nothing falls back. A kernel that can't run raises, naming itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from akashic_kernels.errors import KernelInputError, KernelUnavailable
@@ -45,6 +47,18 @@ def interpreted() -> bool:
     from triton import knobs
 
     return bool(knobs.runtime.interpret)
+
+
+@contextmanager
+def launching(kernel: str) -> Iterator[None]:
+    """Name the kernel in what Triton raises when it can't compile or place one."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    try:
+        yield
+    except (CompilationError, OutOfResources, PTXASError) as problem:
+        raise KernelUnavailable(kernel, f"its Triton kernel can't run on this GPU: {problem}") from problem
 
 
 def _check_gpu(kernel: str, tensor: Tensor) -> None:

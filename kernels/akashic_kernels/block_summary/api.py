@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose
+from akashic_kernels.backend import Backend, choose, launching
 from akashic_kernels.block_summary import reference
 from akashic_kernels.block_summary.validation import check_bounds
 from akashic_kernels.views import check_pages, check_tensor
@@ -48,16 +48,17 @@ def update_bounds(
     from akashic_kernels.block_summary.triton import update_bounds_kernel
 
     widened = k_scale is not None and bounds.dtype != torch.float32
-    update_bounds_kernel[(runs.shape[0], shape.kv_heads)](
-        bounds,
-        k_pages,
-        k_scale,
-        runs,
-        KV_HEADS=shape.kv_heads,
-        HEAD_DIM=shape.head_dim,
-        HEAD_BLOCK=1 << (shape.head_dim - 1).bit_length(),
-        PAGE=shape.page_size,
-        QUANTISED=k_scale is not None,
-        OUTWARDS=reference.OUTWARDS if widened else 0.0,
-        num_warps=4,
-    )
+    with launching(KERNEL):
+        update_bounds_kernel[(runs.shape[0], shape.kv_heads)](
+            bounds,
+            k_pages,
+            k_scale,
+            runs,
+            KV_HEADS=shape.kv_heads,
+            HEAD_DIM=shape.head_dim,
+            HEAD_BLOCK=1 << (shape.head_dim - 1).bit_length(),
+            PAGE=shape.page_size,
+            QUANTISED=k_scale is not None,
+            OUTWARDS=reference.OUTWARDS if widened else 0.0,
+            num_warps=4,
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from akashic_kernels.backend import Backend, choose
+from akashic_kernels.backend import Backend, choose, launching
 from akashic_kernels.paged_decode import validation
 from akashic_kernels.views import PageShape, check_pages, check_query, check_views
 
@@ -179,6 +179,7 @@ def _launch(
     out: Tensor,
     lse: Tensor,
     workspace: DecodeWorkspace | None,
+    shape: LaunchShape | None = None,
 ) -> None:
     import torch
 
@@ -194,28 +195,48 @@ def _launch(
     splits = workspace.splits
     head_block, merge_rows = _power_of_two(head_dim), _power_of_two(group)
     precise = query.dtype == torch.float32
-    stages, warps = launch_shape(head_block, page_size, k_pages.dtype, splits, selected)
-    paged_decode_kernel[(splits, kv_heads, batch)](
-        query, k_pages, v_pages, k_scale, v_scale, views, starts, query_position, rope.phase_step,
-        out, lse, workspace.partial, workspace.partial_lse, workspace.arrived,
-        query.stride(0), query.stride(1), views.shape[2] if selected else 0,
-        scale * _LOG2_E, rope.attention_scale,
-        KV_HEADS=kv_heads, GROUP=group, GROUP_BLOCK=max(16, merge_rows), MERGE_ROWS=merge_rows,
-        HEAD_DIM=head_dim, HEAD_BLOCK=head_block, ROTARY=rope.rotary_dim,
-        INTERLEAVED=rope.layout == "interleaved", PAGE=page_size,
-        SPLITS=splits, SPLITS_BLOCK=_power_of_two(splits),
-        MERGE_CHUNK=max(1, min(_power_of_two(splits), 8192 // (merge_rows * head_block))),
-        SELECTED=selected, QUANTISED=k_scale is not None, PRECISE=precise,
-        STAGES=stages, num_warps=warps,
-    )  # fmt: skip
+    shape = shape or launch_shape(head_block, page_size, k_pages.dtype, _shared_bytes(query.device))
+    with launching(KERNEL):
+        paged_decode_kernel[(splits, kv_heads, batch)](
+            query, k_pages, v_pages, k_scale, v_scale, views, starts, query_position, rope.phase_step,
+            out, lse, workspace.partial, workspace.partial_lse, workspace.arrived,
+            query.stride(0), query.stride(1), views.shape[2] if selected else 0, splits,
+            scale * _LOG2_E, rope.attention_scale,
+            KV_HEADS=kv_heads, GROUP=group, GROUP_BLOCK=max(16, merge_rows), MERGE_ROWS=merge_rows,
+            HEAD_DIM=head_dim, HEAD_BLOCK=head_block, ROTARY=rope.rotary_dim,
+            INTERLEAVED=rope.layout == "interleaved", PAGE=page_size, TILE=shape.tile,
+            SPLITS_BLOCK=_power_of_two(splits),
+            MERGE_CHUNK=max(1, min(_power_of_two(splits), 8192 // (merge_rows * head_block))),
+            SELECTED=selected, QUANTISED=k_scale is not None, PRECISE=precise,
+            STAGES=shape.stages, num_warps=shape.warps,
+        )  # fmt: skip
 
 
-def launch_shape(head_block: int, page_size: int, dtype: torch.dtype, splits: int, selected: bool) -> tuple[int, int]:
-    """Give pipeline stages and warps of a program."""
-    del splits, selected
-    tile_bytes = 2 * head_block * page_size * dtype.itemsize
-    # Two programs share a multiprocessor's 227 KiB.
-    return (2 if tile_bytes <= 64 << 10 else 1), 4
+class LaunchShape(NamedTuple):
+    """How a program walks a page: tokens a step, pipeline stages, warps."""
+
+    tile: int
+    stages: int
+    warps: int
+
+
+def launch_shape(head_block: int, page_size: int, dtype: torch.dtype, shared_bytes: int) -> LaunchShape:
+    """Choose a shape of which two programs fit into the `shared_bytes` of a multiprocessor.
+
+    A tile's address hangs on its view, so the pipeline spends two stages on each tile that it holds ahead.
+    """
+    tile = min(page_size, 64 if dtype.itemsize <= 2 else 32)
+    tile_bytes = 2 * head_block * tile * dtype.itemsize
+    ahead = max(1, min(4, shared_bytes // 2 // tile_bytes))
+    return LaunchShape(tile, 2 * ahead - 1, 4)
+
+
+def _shared_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 64 << 10
+    from triton.runtime import driver
+
+    return int(driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"])
 
 
 def _default_splits(lists: int, device: torch.device) -> int:

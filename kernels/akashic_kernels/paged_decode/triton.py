@@ -12,27 +12,26 @@ _LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _dot_keys(turned, keys, PRECISE: tl.constexpr):
-    """Give turned . keys^T; a 16-bit query is split in two parts, so that rounding it costs nothing."""
+def _dot_keys(keys, turned, PRECISE: tl.constexpr):
+    """Give keys . turned, [tile, group]; a 16-bit query is split in two parts, so that rounding it costs nothing."""
     if PRECISE:
-        return tl.dot(turned, tl.trans(keys.to(tl.float32)), input_precision="ieee")
+        return tl.dot(keys.to(tl.float32), turned, input_precision="ieee")
     high = turned.to(keys.dtype)
     low = (turned - high.to(tl.float32)).to(keys.dtype)
-    transposed = tl.trans(keys)
-    return tl.dot(low, transposed, tl.dot(high, transposed))
+    return tl.dot(keys, low, tl.dot(keys, high))
 
 
 @triton.jit
 def _merge_splits(
     partial,
     partial_lse,
+    splits,
     group,
     d,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_BLOCK: tl.constexpr,
     MERGE_ROWS: tl.constexpr,
-    SPLITS: tl.constexpr,
     SPLITS_BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -40,7 +39,7 @@ def _merge_splits(
     s = tl.arange(0, SPLITS_BLOCK)
     lse = tl.load(
         partial_lse + s[:, None] * GROUP + group[None, :],
-        mask=(s[:, None] < SPLITS) & (group[None, :] < GROUP),
+        mask=(s[:, None] < splits) & (group[None, :] < GROUP),
         other=_LOWEST,
         cache_modifier=".cg",
     )
@@ -48,9 +47,9 @@ def _merge_splits(
     total = tl.sum(tl.exp2(lse - top[None, :]), 0)
     chunk = tl.arange(0, CHUNK)
     acc = tl.zeros([CHUNK, MERGE_ROWS, HEAD_BLOCK], tl.float32)
-    for first in tl.static_range(0, SPLITS, CHUNK):
+    for first in tl.static_range(0, SPLITS_BLOCK, CHUNK):
         at = first + chunk
-        row_ok = (at[:, None] < SPLITS) & (group[None, :] < GROUP)
+        row_ok = (at[:, None] < splits) & (group[None, :] < GROUP)
         place = at[:, None] * GROUP + group[None, :]
         weight = tl.load(partial_lse + place, mask=row_ok, other=_LOWEST, cache_modifier=".cg")
         weight = tl.where(row_ok, tl.exp2(weight - top[None, :]), 0.0)
@@ -65,7 +64,7 @@ def _merge_splits(
     return tl.sum(acc, 0) / total[:, None], tl.where(top > _LOWEST, top + tl.log2(total), _LOWEST)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "views_per_list"])
 def paged_decode_kernel(
     query,
     k_pages,
@@ -84,6 +83,7 @@ def paged_decode_kernel(
     query_stride_batch,
     query_stride_head,
     views_per_list,
+    splits,
     score_scale,
     attention_scale,
     KV_HEADS: tl.constexpr,
@@ -95,7 +95,7 @@ def paged_decode_kernel(
     ROTARY: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     PAGE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    TILE: tl.constexpr,
     SPLITS_BLOCK: tl.constexpr,
     MERGE_CHUNK: tl.constexpr,
     SELECTED: tl.constexpr,
@@ -119,83 +119,89 @@ def paged_decode_kernel(
 
     g = tl.arange(0, GROUP_BLOCK)
     d = tl.arange(0, HEAD_BLOCK)
-    slot = tl.arange(0, PAGE)
+    in_tile = tl.arange(0, TILE)
     inside = d < HEAD_DIM
     partner, pair, second = pair_of(d, ROTARY, INTERLEAVED)
     turned_dim = d < ROTARY
     step = tl.load(phase_step + pair)
-    q_at = query + row.to(tl.int64) * query_stride_batch + (head * GROUP + g[:, None]) * query_stride_head
-    q_ok = (g[:, None] < GROUP) & inside[None, :]
-    q_own = tl.load(q_at + d[None, :], mask=q_ok, other=0.0).to(tl.float32)
-    q_pair = tl.load(q_at + partner[None, :], mask=q_ok, other=0.0).to(tl.float32)
+    # Heads stand in columns: keys and values are then the left operands, which the tensor cores read where they lie.
+    q_at = query + row.to(tl.int64) * query_stride_batch + (head * GROUP + g[None, :]) * query_stride_head
+    q_ok = (g[None, :] < GROUP) & inside[:, None]
+    q_own = tl.load(q_at + d[:, None], mask=q_ok, other=0.0).to(tl.float32)
+    q_pair = tl.load(q_at + partner[:, None], mask=q_ok, other=0.0).to(tl.float32)
 
     top = tl.full([GROUP_BLOCK], _LOWEST, tl.float32)
     total = tl.zeros([GROUP_BLOCK], tl.float32)
-    acc = tl.zeros([GROUP_BLOCK, HEAD_BLOCK], tl.float32)
-    tile = slot[:, None] * HEAD_DIM + d[None, :]
-    for i in tl.range(count * split // SPLITS, count * (split + 1) // SPLITS, num_stages=STAGES):
-        page = tl.load(view_list + i * 4)
-        offset = tl.load(view_list + i * 4 + 1)
-        length = tl.load(view_list + i * 4 + 2)
-        base = tl.load(view_list + i * 4 + 3)
+    acc = tl.zeros([HEAD_BLOCK, GROUP_BLOCK], tl.float32)
+    TILES: tl.constexpr = PAGE // TILE
+    tile = in_tile[:, None] * HEAD_DIM + d[None, :]
+    units = count * TILES
+    for i in tl.range(units * split // splits, units * (split + 1) // splits, num_stages=STAGES):
+        view = view_list + (i // TILES) * 4
+        page = tl.load(view)
+        offset = tl.load(view + 1)
+        length = tl.load(view + 2)
+        base = tl.load(view + 3)
+        first_slot = (i % TILES) * TILE
+        slot = first_slot + in_tile
         visible = (slot >= offset) & (slot < offset + length)
-        start = (page.to(tl.int64) * KV_HEADS + head) * (PAGE * HEAD_DIM)
+        start = ((page.to(tl.int64) * KV_HEADS + head) * PAGE + first_slot) * HEAD_DIM
         # Slots that are not visible may hold anything, NaN too.
         loaded = visible[:, None] & inside[None, :]
         keys = tl.load(k_pages + start + tile, mask=loaded, other=0.0)
         values = tl.load(v_pages + start + tile, mask=loaded, other=0.0)
         c, s = turn_coefficients(position - base, step, second, turned_dim, attention_scale)
-        turned = q_own * c[None, :] + q_pair * s[None, :]
+        turned = q_own * c[:, None] + q_pair * s[:, None]
         if QUANTISED:
             scale_at = (page.to(tl.int64) * KV_HEADS + head) * PAGE + slot
             keys = keys.to(query.dtype.element_ty)
             values = values.to(query.dtype.element_ty)
-            x = _dot_keys(turned, keys, PRECISE) * score_scale
-            x *= tl.load(k_scale + scale_at, mask=visible, other=0.0)[None, :]
+            x = _dot_keys(keys, turned, PRECISE) * score_scale
+            x *= tl.load(k_scale + scale_at, mask=visible, other=0.0)[:, None]
         else:
-            x = _dot_keys(turned, keys, PRECISE) * score_scale
-        x = tl.where(visible[None, :], x, -float("inf"))
-        new_top = tl.maximum(top, tl.max(x, 1))
-        p = tl.exp2(x - new_top[:, None])
+            x = _dot_keys(keys, turned, PRECISE) * score_scale
+        x = tl.where(visible[:, None], x, -float("inf"))
+        new_top = tl.maximum(top, tl.max(x, 0))
+        p = tl.exp2(x - new_top[None, :])
         shrink = tl.exp2(top - new_top)
-        total = total * shrink + tl.sum(p, 1)
+        total = total * shrink + tl.sum(p, 0)
         top = new_top
         if QUANTISED:
-            p *= tl.load(v_scale + scale_at, mask=visible, other=0.0)[None, :]
-        acc *= shrink[:, None]
+            p *= tl.load(v_scale + scale_at, mask=visible, other=0.0)[:, None]
+        acc *= shrink[None, :]
         if PRECISE:
-            acc = tl.dot(p, values.to(tl.float32), acc, input_precision="ieee")
+            acc = tl.dot(tl.trans(values).to(tl.float32), p, acc, input_precision="ieee")
         else:
-            acc = tl.dot(p.to(values.dtype), values, acc)
+            acc = tl.dot(tl.trans(values), p.to(values.dtype), acc)
 
     seen = total > 0
-    acc = acc / tl.where(seen, total, 1.0)[:, None]
+    acc = acc / tl.where(seen, total, 1.0)[None, :]
     lse = tl.where(seen, top + tl.log2(tl.where(seen, total, 1.0)), _LOWEST)
     out_row = list_index.to(tl.int64) * GROUP
-    if SPLITS == 1:
-        tl.store(out + (out_row + g[:, None]) * HEAD_DIM + d[None, :], acc.to(out.dtype.element_ty), mask=q_ok)
+    if SPLITS_BLOCK == 1:
+        tl.store(out + (out_row + g[None, :]) * HEAD_DIM + d[:, None], acc.to(out.dtype.element_ty), mask=q_ok)
         natural = tl.where(lse > _LOWEST, lse * 0.6931471805599453, -float("inf"))
         tl.store(out_lse + out_row + g, natural, mask=g < GROUP)
     else:
-        split_row = (list_index.to(tl.int64) * SPLITS + split) * GROUP
-        tl.store(partial + (split_row + g[:, None]) * HEAD_DIM + d[None, :], acc, mask=q_ok)
+        split_row = (list_index.to(tl.int64) * splits + split) * GROUP
+        tl.store(partial + (split_row + g[None, :]) * HEAD_DIM + d[:, None], acc, mask=q_ok)
         tl.store(partial_lse + split_row + g, lse, mask=g < GROUP)
         # All threads' stores come before the arrival, and the arrival of all others before the reads of the last.
         tl.debug_barrier()
         before = tl.atomic_add(arrived + list_index, 1, sem="acq_rel", scope="gpu")
-        if before == SPLITS - 1:
+        if before == splits - 1:
             tl.debug_barrier()
             rows = tl.arange(0, MERGE_ROWS)
             merged, merged_lse = _merge_splits(
-                partial + list_index.to(tl.int64) * SPLITS * GROUP * HEAD_DIM,
-                partial_lse + list_index.to(tl.int64) * SPLITS * GROUP,
+                partial + list_index.to(tl.int64) * splits * GROUP * HEAD_DIM,
+                partial_lse + list_index.to(tl.int64) * splits * GROUP,
+                splits,
                 rows,
                 d,
                 GROUP,
                 HEAD_DIM,
                 HEAD_BLOCK,
                 MERGE_ROWS,
-                SPLITS,
                 SPLITS_BLOCK,
                 MERGE_CHUNK,
             )
