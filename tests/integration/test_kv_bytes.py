@@ -236,7 +236,7 @@ def test_a_run_with_a_hole_in_it_is_refused(engine: LlamaCppEngine) -> None:
 def test_a_buffer_that_is_too_small_is_refused_before_anything_is_written(engine: LlamaCppEngine) -> None:
     say(engine, A, TEXT, 0)
     buffer = bytearray(engine.export_bytes(20, AS_COMPUTED) - 1)
-    with pytest.raises(EngineError, match="are there"):
+    with pytest.raises(EngineError, match="don't fit"):
         engine.export_cells(A, 10, 30, memoryview(buffer), AS_COMPUTED)
     assert not any(buffer)
 
@@ -415,3 +415,29 @@ def test_a_changed_byte_of_a_q8_export_is_refused_or_changes_values_only(tmp_pat
                 continue
             assert engine.position_range(B) == (0, 3)
             engine.release(B)
+
+
+def test_of_long_runs_that_do_not_all_fit_none_stays(engine: LlamaCppEngine) -> None:
+    say(engine, A, [30 + n % 60 for n in range(140)], 0)
+    runs = [PackedRun(exported(engine, A, *ends), *ends) for ends in ((0, 70), (70, 140))]
+    engine.decode([BatchItem(B, [1, 2, 3], 200, logits=False)])
+    with pytest.raises(EngineError, match="loading"):
+        engine.import_runs(runs, B)
+    assert engine.position_range(B) == (200, 202)
+    engine.import_runs(runs[1:], B)
+    assert engine.position_range(B) == (70, 202)
+    engine.release(A)
+    engine.import_runs(runs[:1], B)
+    assert sorted_by_position(engine, exported(engine, B, 0, 70)) == sorted_by_position(engine, runs[0].data)
+
+
+def test_many_short_runs_come_back_in_several_groups(engine: LlamaCppEngine) -> None:
+    tokens = [30 + n % 60 for n in range(100)]
+    say(engine, A, tokens, 0)
+    whole = sorted_by_position(engine, exported(engine, A, 0, 100))
+    runs = [PackedRun(exported(engine, A, at, at + 10), at, at + 10) for at in range(0, 100, 10)]
+    long = PackedRun(exported(engine, A, 0, 70), 100, 170)
+    engine.release(A)
+    engine.import_runs([*runs[5:], long, *runs[:5]], B)
+    assert sorted_by_position(engine, exported(engine, B, 0, 100)) == whole
+    assert engine.position_range(B) == (0, 169)

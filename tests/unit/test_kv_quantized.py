@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 
 pytest.importorskip("llama_cpp")
 
-from akashic_daemon.engine.llama_cpp.blob import Blob, BlobLayout, KvShape, blank_blob
+from akashic_daemon.engine.llama_cpp.blob import BlobLayout, ByteArray, KvShape, parse_blob
+from akashic_daemon.engine.llama_cpp.frame import Frame, frame_of
 from akashic_daemon.engine.llama_cpp.quantized import positions_in, quantize, quantized_bytes, restore
-from akashic_daemon.engine.llama_cpp.stacks import stacks_of
 from akashic_daemon.errors import EngineError
 
 HEADS, DIM = 3, 16
@@ -29,19 +30,35 @@ def form(kv_type: str, layout: str) -> tuple[KvShape, BlobLayout]:
     return KvShape(3, HEADS, DIM, kv_type), BlobLayout(row, (3,), (row,) * 3, (layout == "transposed",))
 
 
-def a_blob(kv_type: str, layout: str, cells: int, first: int = 0) -> Blob:
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A blob whose K and V are whatever stood in its memory."""
+
+    frame: Frame
+    layout: BlobLayout
+    data: ByteArray
+
+    @property
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        return self.frame.arrays(self.data)
+
+    def cells(self, first: int, count: int) -> list[npt.NDArray[Any]]:
+        which = slice(first, first + count)
+        pairs = zip(self.frame.stacks, self.arrays, strict=True)
+        return [a[:, :, which] if stack.transposed else a[:, which] for stack, a in pairs]
+
+
+def a_blob(kv_type: str, layout: str, cells: int, first: int = 0) -> Made:
     shape, laid_out = form(kv_type, layout)
-    positions = np.arange(first, first + cells, dtype=np.int32)[::-1]
-    return blank_blob(shape, laid_out, positions, np.full(laid_out.size_bytes(cells), 0xFF, np.uint8))
+    frame = frame_of(shape, laid_out, cells)
+    data = np.full(frame.size_bytes, 0xFF, np.uint8)
+    frame.lay_out(data, np.arange(first, first + cells, dtype=np.int32)[::-1])
+    return Made(frame, laid_out, data)
 
 
-def arrays(blob: Blob) -> list[npt.NDArray[Any]]:
-    return [stack.data.view(KINDS[blob.shape.kv_type]) for stack in stacks_of(blob)]
-
-
-def fill(blob: Blob, kind: str, seed: int = 3) -> None:
+def fill(blob: Made, kind: str, seed: int = 3) -> None:
     chance = np.random.default_rng(seed)
-    for array in arrays(blob):
+    for array in blob.arrays:
         values = chance.standard_normal(array.shape)
         if kind == "outliers":
             values[..., -1] *= 1000
@@ -55,11 +72,10 @@ def fill(blob: Blob, kind: str, seed: int = 3) -> None:
         array[...] = values
 
 
-def packed(blob: Blob) -> npt.NDArray[np.uint8]:
-    assert blob.layout is not None
-    size = quantized_bytes(blob.shape, blob.layout, len(blob))
+def packed(blob: Made) -> ByteArray:
+    size = quantized_bytes(blob.frame)
     room = np.full(size + 1, 0xEE, np.uint8)
-    quantize(blob, room[:size])
+    quantize(blob.frame, blob.layout, blob.data, room[:size])
     assert room[size] == 0xEE
     return room[:size]
 
@@ -85,13 +101,12 @@ def test_what_comes_back_is_within_half_a_step(kv_type: str, layout: str, kind: 
     blob = a_blob(kv_type, layout, cells)
     fill(blob, kind)
     payload = packed(blob)
-    assert blob.layout is not None
-    positions = positions_in(payload, blob.layout, cells)
+    positions = positions_in(payload, blob.frame, blob.layout)
     assert positions is not None
-    assert positions.tolist() == blob.positions().tolist()
+    assert positions.tolist() == [*range(cells)][::-1]
     back = a_blob(kv_type, layout, cells)
-    restore(payload, back, 0, cells)
-    for before, after in zip(arrays(blob), arrays(back), strict=True):
+    restore(payload, cells, back.arrays)
+    for before, after in zip(blob.arrays, back.arrays, strict=True):
         error = np.abs(after.astype(np.float64) - before.astype(np.float64))
         assert (error <= half_a_step(before)).all()
         if kind == "zero":
@@ -105,21 +120,56 @@ def test_runs_are_put_beside_each_other_and_touch_nothing_else(kv_type: str, lay
     for seed, part in enumerate(parts):
         fill(part, "plain", seed)
     whole = a_blob(kv_type, layout, 60)
-    restore(packed(parts[0]), whole, 3, 20)
-    restore(packed(parts[1]), whole, 23, 33)
-    alone = [a_blob(kv_type, layout, len(part)) for part in parts]
-    for part, one in zip(parts, alone, strict=True):
-        restore(packed(part), one, 0, len(part))
-    for stack, first, second in zip(stacks_of(whole), stacks_of(alone[0]), stacks_of(alone[1]), strict=True):
-        assert (stack.cells(3, 20) == first.data).all()
-        assert (stack.cells(23, 33) == second.data).all()
-        assert (stack.cells(0, 3) == 0xFF).all()
-        assert (stack.cells(56, 4) == 0xFF).all()
+    restore(packed(parts[0]), 20, whole.cells(3, 20))
+    restore(packed(parts[1]), 33, whole.cells(23, 33))
+    for part, first, count in zip(parts, (3, 23), (20, 33), strict=True):
+        alone = a_blob(kv_type, layout, count)
+        restore(packed(part), count, alone.arrays)
+        for beside, one in zip(whole.cells(first, count), alone.arrays, strict=True):
+            np.testing.assert_array_equal(beside, one)
+    for untouched in [*whole.cells(0, 3), *whole.cells(56, 4)]:
+        assert np.isnan(untouched).all(), "0xFF bytes are NaN"
+
+
+@pytest.mark.parametrize("kv_type", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_a_frame_lays_out_is_what_the_parser_reads(kv_type: str, layout: str) -> None:
+    blob = a_blob(kv_type, layout, 20, first=7)
+    fill(blob, "plain")
+    parsed = parse_blob(blob.data, form(kv_type, layout)[0])
+    assert parsed.layout == blob.layout
+    assert parsed.positions().tolist() == blob.frame.positions(blob.data).tolist() == [*range(26, 6, -1)]
+    keys = [array for stack, array in zip(blob.frame.stacks, blob.arrays, strict=True)][::2]
+    assert [k.tobytes() for k in parsed.keys] == [layer.tobytes() for array in keys for layer in array]
+    values = blob.arrays[1::2]
+    assert [v.tobytes() for v in parsed.values] == [layer.tobytes() for array in values for layer in array]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_fixed_byte_of_a_blob_is_looked_at(layout: str) -> None:
+    blob = a_blob("f32", layout, 3)
+    frame = blob.frame
+    own = {*range(4, 8)}
+    for at in frame.cells_at:
+        own |= {at + 12 * n + b for n in range(3) for b in (0, 1, 2, 3, 8, 9, 10, 11)}
+    kv = sum(array.nbytes for array in blob.arrays)
+    changed = 0
+    for at in range(len(blob.data)):
+        data = blob.data.copy()
+        data[at] ^= 1
+        try:
+            frame.positions(data)
+        except EngineError:
+            changed += 1
+    second = 12 if layout == "two sections" else 0  # positions that then differ from the first section's
+    both = second + (12 if layout == "two sections" else 0)
+    assert changed == len(blob.data) - kv - len(own) + both
 
 
 def test_q8_takes_a_little_more_than_half_of_f16() -> None:
     shape, layout = form("f16", "rows")
-    assert 0.52 < quantized_bytes(shape, layout, 128) / layout.size_bytes(128) < 0.54
+    frame = frame_of(shape, layout, 128)
+    assert 0.52 < quantized_bytes(frame) / frame.size_bytes < 0.54
 
 
 @pytest.mark.parametrize("kv_type", KINDS)
@@ -127,7 +177,7 @@ def test_q8_takes_a_little_more_than_half_of_f16() -> None:
 def test_a_value_that_no_working_model_holds_is_refused(kv_type: str, value: float) -> None:
     blob = a_blob(kv_type, "rows", 40)
     fill(blob, "plain")
-    arrays(blob)[1][2, 35, 7] = value
+    blob.arrays[1][2, 35, 7] = value
     with pytest.raises(EngineError, match="storing KV as q8"):
         packed(blob)
 
@@ -137,4 +187,5 @@ def test_a_payload_of_another_layout_is_not_this_models() -> None:
     fill(blob, "plain")
     payload = packed(blob)
     for kv_type, layout in (("f16", "transposed"), ("f32", "rows"), ("f16", "two sections")):
-        assert positions_in(payload, form(kv_type, layout)[1], 20) is None
+        shape, other = form(kv_type, layout)
+        assert positions_in(payload, frame_of(shape, other, 20), other) is None

@@ -27,15 +27,15 @@ from akashic_daemon.errors import EngineError, Unsupported
 ByteArray = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int32]
 
-_MAGIC = 0xAF143CD8
+MAGIC = 0xAF143CD8
 """Of this layout: llama.cpp changes it whenever the layout of sequence states changes."""
-_HEAD = struct.Struct("<Ii")
-_COUNTS = struct.Struct("<II")
-_CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
-_ROWS_HEAD = struct.Struct("<iQ")
-_COLUMNS_HEAD = struct.Struct("<iII")
-_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
-_VALUE_BYTES = {"f32": 4, "f16": 2}
+HEAD = struct.Struct("<Ii")
+COUNTS = struct.Struct("<II")
+CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
+ROWS_HEAD = struct.Struct("<iQ")
+COLUMNS_HEAD = struct.Struct("<iII")
+TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+"""ggml's numbers."""
 _BLOCK = 32
 _Q8_0 = np.dtype([("scale", "<f2"), ("values", "i1", (_BLOCK,))])
 _LAST_POSITION = 2**31 - 1
@@ -86,6 +86,11 @@ class BlobLayout:
     transposed: tuple[bool, ...]
     """Of each section."""
 
+    @property
+    def uniform(self) -> bool:
+        """Tell if V is equally wide in all layers of a section."""
+        return all(len(set(self.v_row_bytes[self.layers_of(s)])) <= 1 for s in range(len(self.section_layers)))
+
     def layers_of(self, section: int) -> slice:
         """Return which of the blob's layers a section holds."""
         first = sum(self.section_layers[:section])
@@ -93,9 +98,9 @@ class BlobLayout:
 
     def size_bytes(self, cells: int) -> int:
         """Return what a blob of so many cells takes."""
-        heads = _HEAD.size + sum(2 * _COUNTS.size + 2 * n * _ROWS_HEAD.size for n in self.section_layers)
+        heads = HEAD.size + sum(2 * COUNTS.size + 2 * n * ROWS_HEAD.size for n in self.section_layers)
         rows = sum(self.k_row_bytes + v for v in self.v_row_bytes)
-        return heads + cells * (len(self.section_layers) * _CELL.itemsize + rows)
+        return heads + cells * (len(self.section_layers) * CELL.itemsize + rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,14 +211,14 @@ def parse_blob(data: bytearray | memoryview | ByteArray, shape: KvShape) -> Blob
 
     Raises EngineError naming what isn't as it must be, Unsupported for a KV type that isn't understood.
     """
-    if shape.kv_type not in _TYPES:
+    if shape.kv_type not in TYPES:
         raise Unsupported(
-            f"saved sequences whose KV is {shape.kv_type} can't be read", hint=f"use one of {', '.join(_TYPES)}"
+            f"saved sequences whose KV is {shape.kv_type} can't be read", hint=f"use one of {', '.join(TYPES)}"
         )
     reader = _Reader(np.frombuffer(data, np.uint8))
-    magic, _sequence = reader.take(_HEAD)
-    if magic != _MAGIC:
-        raise _odd(f"it begins with {magic:#010x}, not {_MAGIC:#010x}; llama.cpp's format may have changed")
+    magic, _sequence = reader.take(HEAD)
+    if magic != MAGIC:
+        raise _odd(f"it begins with {magic:#010x}, not {MAGIC:#010x}; llama.cpp's format may have changed")
     sections = [_section(reader, shape) for _ in range(shape.sections)]
     reader.finish()
     cells = tuple(section.cells for section in sections)
@@ -246,42 +251,16 @@ def _layout(shape: KvShape, sections: Sequence[_Section]) -> BlobLayout:
     )
 
 
-def blank_blob(shape: KvShape, layout: BlobLayout, positions: IntArray, into: ByteArray) -> Blob:
-    """Lay a blob of cells at `positions` out in `into`, of exactly its size; K and V are whatever stood there."""
-    count, kind, at, out = len(positions), _TYPES[shape.kv_type], _HEAD.size, into.data
-    _HEAD.pack_into(out, 0, _MAGIC, 0)
-    for section, layers in enumerate(layout.section_layers):
-        _COUNTS.pack_into(out, at, 1, count)
-        at += _COUNTS.size
-        cells = into[at : at + count * _CELL.itemsize].view(_CELL)
-        cells["position"], cells["sequences"], cells["sequence"] = positions, 1, 0
-        at += cells.nbytes
-        transposed = layout.transposed[section]
-        _COUNTS.pack_into(out, at, transposed, layers)
-        at += _COUNTS.size
-        for _ in range(layers):
-            _ROWS_HEAD.pack_into(out, at, kind, layout.k_row_bytes)
-            at += _ROWS_HEAD.size + count * layout.k_row_bytes
-        for row_bytes in layout.v_row_bytes[layout.layers_of(section)]:
-            if transposed:
-                value_bytes = _VALUE_BYTES[shape.kv_type]
-                _COLUMNS_HEAD.pack_into(out, at, kind, value_bytes, row_bytes // value_bytes)
-            else:
-                _ROWS_HEAD.pack_into(out, at, kind, row_bytes)
-            at += _ROWS_HEAD.size + count * row_bytes
-    return parse_blob(into, shape)
-
-
 def _section(reader: _Reader, shape: KvShape) -> _Section:
-    streams, count = reader.take(_COUNTS)
+    streams, count = reader.take(COUNTS)
     if streams != 1:
         raise _odd(f"it has {streams} streams, not 1")
-    cells = reader.rows(count, _CELL.itemsize).view(_CELL).reshape(-1)
+    cells = reader.rows(count, CELL.itemsize).view(CELL).reshape(-1)
     if not np.all(cells["sequences"] == 1) or not np.all(cells["position"] >= 0):
         raise _odd("its cells don't hold one sequence and a position each (M-RoPE positions take more room)")
     if count == 0:
         return _Section(cells)
-    transposed, layers = reader.take(_COUNTS)
+    transposed, layers = reader.take(COUNTS)
     if layers > shape.layers or transposed not in (0, 1):
         raise _odd(f"it has {layers} layers and V layout {transposed}; the model has {shape.layers} layers")
     keys = tuple(_key_rows(reader, layer, count, shape) for layer in range(layers))
@@ -290,8 +269,8 @@ def _section(reader: _Reader, shape: KvShape) -> _Section:
 
 
 def _key_rows(reader: _Reader, layer: int, count: int, shape: KvShape) -> ByteArray:
-    kind, row_bytes = reader.take(_ROWS_HEAD)
-    if kind != _TYPES.get(shape.kv_type) or row_bytes != shape.k_row_bytes:
+    kind, row_bytes = reader.take(ROWS_HEAD)
+    if kind != TYPES.get(shape.kv_type) or row_bytes != shape.k_row_bytes:
         raise _odd(
             f"K of layer {layer} has ggml type {kind} and {row_bytes} bytes a cell, "
             f"not {shape.kv_type} and {shape.k_row_bytes} bytes"
@@ -301,12 +280,12 @@ def _key_rows(reader: _Reader, layer: int, count: int, shape: KvShape) -> ByteAr
 
 def _value_rows(reader: _Reader, layer: int, count: int, shape: KvShape, *, transposed: bool) -> ByteArray:
     if transposed:
-        kind, value_bytes, width = reader.take(_COLUMNS_HEAD)
+        kind, value_bytes, width = reader.take(COLUMNS_HEAD)
         rows, row_bytes = width, count * value_bytes
     else:
-        kind, row_bytes = reader.take(_ROWS_HEAD)
+        kind, row_bytes = reader.take(ROWS_HEAD)
         rows = count
-    if kind != _TYPES.get(shape.kv_type):
+    if kind != TYPES.get(shape.kv_type):
         raise _odd(f"V of layer {layer} has ggml type {kind}, not {shape.kv_type}")
     return reader.rows(rows, row_bytes)
 

@@ -2,13 +2,14 @@
 
 As computed, the payload is llama.cpp's blob, written by it into the caller's buffer and read by it from there. Its cells
 come in the cache's order, which is nobody's business: each carries its position. Whatever isn't this context's is refused
-before llama.cpp sees it. Runs that come back together, turned or from another storage first become one blob: llama.cpp
-looks at every cell of the cache several times a call and, where V is transposed, copies each row of each layer by itself.
+before llama.cpp sees it. Short runs, and those that are turned or come from another storage, first become one blob:
+llama.cpp looks at every cell of its cache several times a call, and where V is transposed it copies each row of each layer
+by itself, however short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,20 +19,17 @@ import numpy as np
 
 from akashic_daemon.engine.base import AS_COMPUTED, Q8, STORAGES, PackedRun
 from akashic_daemon.engine.llama_cpp import quantized
-from akashic_daemon.engine.llama_cpp.blob import (
-    Blob,
-    BlobLayout,
-    ByteArray,
-    IntArray,
-    KvShape,
-    blank_blob,
-    parse_blob,
-)
+from akashic_daemon.engine.llama_cpp.blob import BlobLayout, ByteArray, IntArray, KvShape, parse_blob
+from akashic_daemon.engine.llama_cpp.frame import AnyArray, Frame, frame_of
 from akashic_daemon.engine.llama_cpp.rope import Rope
-from akashic_daemon.engine.llama_cpp.stacks import stacks_of, why_not_stacked
 from akashic_daemon.engine.llama_cpp.state import load_sequence, save_sequence_into
 from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
 from akashic_daemon.errors import EngineError, Unsupported
+
+_LONG_CELLS = 64
+"""From here on a run is loaded from where it is: joining it would cost more than it saves."""
+_JOINED_CELLS = 256
+"""No more cells are joined than that: enough for long copies, and little enough for a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,11 @@ class PackedForm:
         """Learn from a blob that holds a cell, or say why not. Raises EngineError for one that isn't of this shape."""
         layout = parse_blob(blob, shape).layout
         assert layout is not None
-        return why_not_stacked(layout) or cls(shape, layout, rope)
+        return cls(shape, layout, rope) if layout.uniform else "its layers differ in how wide V is"
+
+    def frame(self, count: int) -> Frame:
+        """Return the frame of blobs of so many cells."""
+        return frame_of(self.shape, self.layout, count)
 
     def storage(self, wanted: str) -> str:
         """Return how KV is really stored when `wanted` is asked for; KV that is quantized already stays as it is."""
@@ -57,11 +59,7 @@ class PackedForm:
 
     def payload_bytes(self, cells: int, storage: str) -> int:
         """Return what a payload of so many cells takes."""
-        if storage == AS_COMPUTED:
-            return self.layout.size_bytes(cells)
-        if reason := quantized.why_not_quantized(self.shape):
-            raise Unsupported(f"storing KV as {storage}: {reason}", hint=f"store it {AS_COMPUTED}")
-        return quantized.quantized_bytes(self.shape, self.layout, cells)
+        return self.layout.size_bytes(cells) if storage == AS_COMPUTED else quantized.quantized_bytes(self.frame(cells))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,12 +70,18 @@ class _Part:
     payload: ByteArray
     positions: IntArray
     shift: int
+    run: PackedRun
+
+    @property
+    def ready(self) -> bool:
+        """Tell if llama.cpp can load the payload as it is."""
+        return self.storage == AS_COMPUTED and not self.shift
 
 
 class CellPacker:
     """Works on one context, through the sequence `scratch` that is nobody else's. `form` may be why it can't.
 
-    It keeps a buffer as large as the largest run or group of runs that needed one.
+    It keeps a buffer as large as the largest run, or group of runs, that needed one.
     """
 
     def __init__(self, context: Any, memory: Any, form: PackedForm | str, scratch: int) -> None:
@@ -95,40 +99,46 @@ class CellPacker:
     def export_cells(self, sequence: int, start: int, end: int, into: memoryview, storage: str) -> int:
         """Write the cells of `sequence` at these positions into `into`; return the bytes used."""
         form, count = self._known_form(), end - start
-        needed = self.export_bytes(count, storage)
-        if count < 1 or into.nbytes < needed:
-            raise EngineError(f"exporting {count} cells: they take {needed:,} bytes, and {into.nbytes:,} are there")
-        payload = np.frombuffer(into, np.uint8)[HEAD_BYTES:needed]
         storage = form.storage(storage)
+        if count < 1 or into.nbytes < (needed := HEAD_BYTES + form.payload_bytes(count, storage)):
+            raise EngineError(f"exporting {count} cells into {into.nbytes:,} bytes: they don't fit, or are none")
+        payload = np.frombuffer(into, np.uint8)[HEAD_BYTES:needed]
         room = payload if storage == AS_COMPUTED else self._room_for(form.layout.size_bytes(count))
-        blob = self._save(form, sequence, start, end, room)
+        self._save(form, sequence, start, end, room)
         if storage == Q8:
-            quantized.quantize(blob, payload)
+            quantized.quantize(form.frame(count), form.layout, room, payload)
         return Head(storage, form.shape.kv_type, count, start, len(payload)).write(into)
 
-    def _save(self, form: PackedForm, sequence: int, start: int, end: int, room: ByteArray) -> Blob:
+    def _save(self, form: PackedForm, sequence: int, start: int, end: int, room: ByteArray) -> None:
         llama_cpp.llama_memory_seq_cp(self._memory, sequence, self._scratch, start, end)
         try:
             written = save_sequence_into(self._context, self._scratch, room)
         finally:
             self._clear()
-        blob = parse_blob(room[:written], form.shape)
-        if not _is_run(blob.positions(), start, end - start):
-            raise EngineError(
-                f"exporting positions {start} to {end - 1} of sequence {sequence}: "
-                f"it holds {len(blob)} of these {end - start}"
-            )
-        return blob
+        if written == len(room) and _is_run(form.frame(end - start).positions(room), start, end - start):
+            return
+        found = len(parse_blob(room[:written], form.shape))
+        raise EngineError(
+            f"exporting positions {start} to {end - 1} of sequence {sequence}: it holds {found} of these {end - start}"
+        )
 
     def import_runs(self, runs: Sequence[PackedRun], sequence: int) -> None:
         """Add new cells to `sequence`: those of all runs, each at its positions; all or none."""
         form = self._known_form()
         parts = [self._look_at(form, run) for run in runs]
         self._check_free(runs, sequence)
-        if not parts:
-            return
-        as_it_is = len(parts) == 1 and parts[0].storage == AS_COMPUTED and not parts[0].shift
-        blob = parts[0].payload if as_it_is else self._joined(form, parts)
+        done: list[_Part] = []
+        try:
+            for group in _groups(parts):
+                ready = len(group) == 1 and group[0].ready
+                self._load(group[0].payload if ready else self._joined(form, group), sequence)
+                done += group
+        except EngineError:
+            for part in done:
+                llama_cpp.llama_memory_seq_rm(self._memory, sequence, part.run.start, part.run.end)
+            raise
+
+    def _load(self, blob: ByteArray, sequence: int) -> None:
         try:
             load_sequence(self._context, self._scratch, blob)
             llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
@@ -150,38 +160,41 @@ class CellPacker:
         """Make sure that a run is what it must be."""
         head = read_head(run.data, form.shape.kv_type, run.end - run.start)
         payload = np.frombuffer(run.data, np.uint8)[HEAD_BYTES:]
-        positions: IntArray | None = None
+        if len(payload) < head.cells or head.storage != form.storage(head.storage):
+            raise odd(f"{len(payload):,} bytes can't be {head.cells} cells stored as {head.storage}")
+        frame = form.frame(head.cells)
         if head.storage == AS_COMPUTED:
-            blob = parse_blob(payload, form.shape)
-            positions = blob.positions() if blob.layout == form.layout else None
-        elif len(payload) == form.payload_bytes(head.cells, head.storage):
-            positions = quantized.positions_in(payload, form.layout, head.cells)
+            positions: IntArray | None = frame.positions(payload)
+        else:
+            positions = quantized.positions_in(payload, frame, form.layout)
         if positions is None or not _is_run(positions, head.first, head.cells):
             raise odd("its cells aren't those that its head names, or lie otherwise than this context's")
         shift = run.start - head.first
         if shift and isinstance(form.rope, str):
             raise Unsupported(f"moving KV to other positions: {form.rope}", hint="leave Repos out for this model")
-        return _Part(head.storage, payload, positions, shift)
+        return _Part(head.storage, payload, positions, shift, run)
 
     def _joined(self, form: PackedForm, parts: Sequence[_Part]) -> ByteArray:
         """Return one blob of all parts, their cells where they go."""
         positions = np.concatenate([part.positions for part in parts])
-        room = self._room_for(form.layout.size_bytes(len(positions)))
-        blob = blank_blob(form.shape, form.layout, positions, room)
-        first = 0
+        frame = form.frame(len(positions))
+        room = self._room_for(frame.size_bytes)
+        frame.lay_out(room, positions)
+        targets, first = frame.arrays(room), 0
         for part in parts:
             count = len(part.positions)
+            own = form.frame(count)
+            beside = [_cells_of(own, n, target, first) for n, target in enumerate(targets)]
             if part.storage == AS_COMPUTED:
-                sources = stacks_of(parse_blob(part.payload, form.shape))
-                for source, target in zip(sources, stacks_of(blob), strict=True):
-                    target.cells(first, count)[...] = source.data
+                for source, target in zip(own.arrays(part.payload), beside, strict=True):
+                    target[...] = source
             else:
-                quantized.restore(part.payload, blob, first, count)
+                quantized.restore(part.payload, count, beside)
             first += count
         shifts = np.concatenate([np.full(len(part.positions), part.shift, np.int64) for part in parts])
         if shifts.any():
             assert isinstance(form.rope, Rope)
-            blob.reposition(positions + shifts, form.rope)
+            parse_blob(room, form.shape).reposition(positions + shifts, form.rope)
         return room
 
     def _holds_any(self, sequence: int, start: int, end: int) -> bool:
@@ -208,6 +221,30 @@ class CellPacker:
     def _clear(self) -> None:
         if not llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, -1, -1):
             raise EngineError("llama.cpp refused to empty a scratch sequence")
+
+
+def _groups(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """Yield what is loaded at once: a long run that is ready alone, others together."""
+    joined: list[_Part] = []
+    cells = 0
+    for part in parts:
+        count = len(part.positions)
+        if part.ready and count >= _LONG_CELLS:
+            yield [part]
+            continue
+        if joined and cells + count > _JOINED_CELLS:
+            yield joined
+            joined, cells = [], 0
+        joined = [*joined, part]
+        cells += count
+    if joined:
+        yield joined
+
+
+def _cells_of(own: Frame, number: int, target: AnyArray, first: int) -> AnyArray:
+    """Return the part of a joined blob's array that belongs to a run's cells, from number `first` on."""
+    cells = slice(first, first + own.count)
+    return target[:, :, cells] if own.stacks[number].transposed else target[:, cells]
 
 
 def _is_run(positions: IntArray, first: int, count: int) -> bool:

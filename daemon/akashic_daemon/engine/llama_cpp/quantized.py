@@ -10,18 +10,19 @@ by integer arithmetic: numpy's own conversion takes three times as long.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from akashic_daemon.engine.llama_cpp.blob import Blob, BlobLayout, ByteArray, IntArray, KvShape
-from akashic_daemon.engine.llama_cpp.stacks import stacks_of
+from akashic_daemon.engine.llama_cpp.blob import BlobLayout, ByteArray, IntArray
+from akashic_daemon.engine.llama_cpp.frame import Frame
 from akashic_daemon.errors import EngineError
 
 AnyArray = npt.NDArray[Any]
 
+KV_TYPES = ("f16", "f32")
 _GROUP = 32
 _LARGEST = 2.0**15
 """Above this a value is no KV of a working model, and f16 couldn't hold what comes back."""
@@ -30,54 +31,40 @@ _HALF_BIAS = np.float32(2.0**112)
 """What a half's bits, moved to where float32 has them, must be multiplied by."""
 _HALF_FIELDS = np.int32(-0x70002000)
 """Sign, exponent and fraction of a half that was moved there; the rest are copies of its sign."""
-_KINDS: dict[str, npt.DTypeLike] = {"f16": "<f2", "f32": "<f4"}
 
 
-def why_not_quantized(shape: KvShape) -> str | None:
-    """Return why KV of this shape can't be stored so, None when it can."""
-    return None if shape.kv_type in _KINDS else f"its KV type is {shape.kv_type}"
-
-
-def quantized_bytes(shape: KvShape, layout: BlobLayout, cells: int) -> int:
-    """Return what so many cells take."""
-    value_bytes = np.dtype(_KINDS[shape.kv_type]).itemsize
-    total = 4 + 4 * cells
-    for section, layers in enumerate(layout.section_layers):
-        if layers:
-            widths = (layout.k_row_bytes, layout.v_row_bytes[layout.layers_of(section)][0])
-            for width, transposed in zip(widths, (False, layout.transposed[section]), strict=True):
-                rows, columns = (width // value_bytes, cells) if transposed else (cells, width // value_bytes)
-                total += layers * columns * (rows + 2 * -(-rows // _GROUP))
+def quantized_bytes(frame: Frame) -> int:
+    """Return what the cells of a blob of this frame take."""
+    total = 4 + 4 * frame.count
+    for stack in frame.stacks:
+        rows, columns = (stack.width, frame.count) if stack.transposed else (frame.count, stack.width)
+        total += stack.layers * columns * (rows + 2 * -(-rows // _GROUP))
     return total
 
 
-def quantize(blob: Blob, into: ByteArray) -> None:
+def quantize(frame: Frame, layout: BlobLayout, blob: ByteArray, into: ByteArray) -> None:
     """Write a blob's cells, in its order, into `into`, of exactly `quantized_bytes`. Raises EngineError for odd values."""
-    assert blob.layout is not None
-    count = len(blob)
-    into[:4].view("<u4")[0] = _mark(blob.layout)
-    into[4 : 4 + 4 * count].view("<i4")[:] = blob.positions()
-    at = 4 + 4 * count
-    for stack in stacks_of(blob):
-        source = _values(stack.data, blob.shape)
+    into[:4].view("<u4")[0] = _mark(layout)
+    at = 4 + 4 * frame.count
+    into[4:at].view("<i4")[:] = frame.positions(blob)
+    for source in frame.arrays(blob):
         scales, values, at = _parts(into, at, source.shape)
         for chunk, groups in _pieces(source.shape):
             _quantize(_grouped(source[chunk], groups), _grouped(values[chunk], groups), _scales(scales[chunk], groups))
 
 
-def positions_in(payload: ByteArray, layout: BlobLayout, cells: int) -> IntArray | None:
-    """Return the positions of the cells in a payload of exactly `quantized_bytes`; None when it is of another layout."""
-    if payload[:4].view("<u4")[0] != _mark(layout):
+def positions_in(payload: ByteArray, frame: Frame, layout: BlobLayout) -> IntArray | None:
+    """Return the positions of the cells in a payload; None when it isn't one of this frame and layout."""
+    if len(payload) != quantized_bytes(frame) or payload[:4].view("<u4")[0] != _mark(layout):
         return None
-    found: IntArray = payload[4 : 4 + 4 * cells].view("<i4")
+    found: IntArray = payload[4 : 4 + 4 * frame.count].view("<i4")
     return found
 
 
-def restore(payload: ByteArray, blob: Blob, first: int, count: int) -> None:
-    """Fill so many cells of a blob, from number `first` on, with those in `payload`."""
+def restore(payload: ByteArray, count: int, targets: Sequence[AnyArray]) -> None:
+    """Fill K and V of so many cells, as `Frame.arrays` orders them, with those in `payload`."""
     at = 4 + 4 * count
-    for stack in stacks_of(blob):
-        target = _values(stack.cells(first, count), blob.shape)
+    for target in targets:
         scales, values, at = _parts(payload, at, target.shape)
         for chunk, groups in _pieces(target.shape):
             _restore(_grouped(values[chunk], groups), _scales(scales[chunk], groups), _grouped(target[chunk], groups))
@@ -86,10 +73,6 @@ def restore(payload: ByteArray, blob: Blob, first: int, count: int) -> None:
 def _mark(layout: BlobLayout) -> int:
     said = (layout.k_row_bytes, layout.section_layers, layout.v_row_bytes, layout.transposed)
     return zlib.crc32(repr(said).encode())
-
-
-def _values(data: ByteArray, shape: KvShape) -> AnyArray:
-    return data.view(_KINDS[shape.kv_type])
 
 
 def _parts(data: ByteArray, at: int, shape: tuple[int, ...]) -> tuple[AnyArray, AnyArray, int]:
