@@ -1,7 +1,7 @@
-"""Attention over paged KV, in torch alone: what CPUs run, and what defines the answer.
+"""Attention over paged KV by akashic_kernels: the torch reference on CPUs, Triton on GPUs, chosen by where the KV lies.
 
-R(m) q . R(base + slot) k is what a token at position m sees of one in a slot: K lies turned by its slot, so the base is
-turned in here, each step anew.
+Keys lie turned by their slots and queries are turned once a view, so a view's base is all that says where its tokens
+stand. A step of single tokens is decode attention; anything else is one ragged prefill, a segment an item.
 """
 
 from __future__ import annotations
@@ -13,78 +13,137 @@ import torch
 
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.pool import KvPool
-from akashic_daemon.engine.torch_engine.step import Segment, Step
-from akashic_daemon.engine.torch_engine.turning import turned
-from akashic_daemon.engine.torch_engine.views import cells_of
+from akashic_daemon.engine.torch_engine.step import Step
+from akashic_kernels.block_select import block_select, make_selection
+from akashic_kernels.block_select.api import Selection
+from akashic_kernels.paged_decode import DecodeWorkspace, make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.rope_append import rope_append
+from akashic_kernels.segment_prefill import SegmentPlan, plan_segments, segment_prefill
 
-Phasors = tuple[torch.Tensor, torch.Tensor]
+Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Decode reads, a row and KV head, the `sink` first and `recent` last views and the `blocks` that promise most."""
+
+    blocks: int
+    sink: int = 1
+    recent: int = 2
+
+    @property
+    def most(self) -> int:
+        """Views that one KV head reads at most."""
+        return self.blocks + self.sink + self.recent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sight:
-    """What one segment's rows see: cells, the phasors of their bases, and for several rows which see which."""
+class DecodePlan:
+    """Tables of a step of single tokens, on the device; the same for every layer."""
 
-    rows: slice
-    cells: torch.Tensor
-    bases: Phasors
-    mask: torch.Tensor | None
+    slots: torch.Tensor
+    positions: torch.Tensor
+    views: torch.Tensor
+    view_start: torch.Tensor
+    workspace: DecodeWorkspace
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """One step's tables, the same for every layer."""
+class PrefillPlan:
+    """Tables of any other step. `order`: rows in the order in which the rows of each page are neighbours, if not as given."""
 
-    cells: torch.Tensor
-    slots: Phasors
-    positions: Phasors
-    sights: tuple[_Sight, ...]
+    slots: torch.Tensor
+    segments: SegmentPlan
+    order: torch.Tensor | None
 
 
-class TorchAttention:
+Plan = DecodePlan | PrefillPlan
+
+
+class PagedAttention:
     """Reads and writes one pool."""
 
-    def __init__(self, shape: Architecture, pool: KvPool) -> None:
-        self._pool = pool
-        self._groups = shape.heads // shape.kv_heads
+    def __init__(self, shape: Architecture, pool: KvPool, sparse: Sparse | None = None) -> None:
+        self.pool = pool
+        self.sparse = sparse
+        self.heads = shape.heads
 
     def plan(self, step: Step) -> Plan:
         """Make the tables of a step."""
-        cells = torch.from_numpy(step.cells)
-        positions = np.concatenate([np.arange(s.start, s.start + s.count) for s in step.segments])
-        return Plan(
-            cells,
-            self._phasors(cells % self._pool.page_tokens),
-            self._phasors(torch.from_numpy(positions)),
-            tuple(map(self._sight, step.segments)),
+        return self._decode_plan(step) if step.single else self._prefill_plan(step)
+
+    def tables(
+        self, batch: int, max_views: int, *, splits: int | None = None
+    ) -> tuple[DecodeWorkspace, Selection | None]:
+        """Allocate what decode attention of so many rows works in; rows have at most `max_views` views if sparse."""
+        _, kv_heads, _, head_dim = self.pool.shape
+        device, selection = self.pool.device, None
+        if self.sparse is not None:
+            selection = make_selection(
+                batch, kv_heads, max_views, top_k=self.sparse.blocks, sink=self.sparse.sink,
+                recent=self.sparse.recent, device=device,
+            )  # fmt: skip
+        return make_workspace(batch, self.heads, kv_heads, head_dim, device, splits=splits), selection
+
+    def _decode_plan(self, step: Step) -> DecodePlan:
+        counts = [len(s.views) for s in step.segments]
+        device = self.pool.device
+        return DecodePlan(
+            torch.from_numpy(step.cells.astype(np.int32)).to(device),
+            torch.tensor([s.start for s in step.segments], dtype=torch.int32, device=device),
+            torch.from_numpy(np.concatenate([s.views for s in step.segments])).to(device),
+            torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)).to(device),
+            *self.tables(len(step.segments), max(counts)),
         )
 
-    def _phasors(self, positions: torch.Tensor) -> Phasors:
-        return self._pool.turning.phasors(positions)
+    def _prefill_plan(self, step: Step) -> PrefillPlan:
+        rows, first_view = [], 0
+        for s in step.segments:
+            rows.append((s.first, s.count, first_view, len(s.views), s.start))
+            first_view += len(s.views)
+        views = np.ascontiguousarray(np.concatenate([s.views for s in step.segments]))
+        plan = plan_segments(
+            torch.tensor(rows, dtype=torch.int32), torch.from_numpy(views), self.pool.rope, self.pool.shape,
+            query_heads=self.heads, device=self.pool.device,
+        )  # fmt: skip
+        order = _order_of(step.cells, self.pool.page_tokens)
+        slots = torch.from_numpy(step.cells if order is None else step.cells[order])
+        device = self.pool.device
+        return PrefillPlan(slots.to(device), plan, None if order is None else torch.from_numpy(order).to(device))
 
-    def _sight(self, segment: Segment) -> _Sight:
-        cells, positions = cells_of(segment.views, self._pool.page_tokens)
-        bases = self._phasors(torch.from_numpy(positions - cells % self._pool.page_tokens))
-        mask = None
-        if segment.count > 1:
-            own = segment.start + np.arange(segment.count)
-            mask = torch.from_numpy(positions[None, :] <= own[:, None])
-        return _Sight(slice(segment.first, segment.first + segment.count), torch.from_numpy(cells), bases, mask)
-
-    def run(self, layer: int, qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor], plan: Plan) -> torch.Tensor:
+    def run(self, layer: int, qkv: Heads, plan: Plan) -> torch.Tensor:
         """Write K and V of the step's rows, and return what Q sees: [rows, heads, head_dim]."""
-        q, k, v = qkv
-        scale = self._pool.turning.scale
-        self._pool.write(layer, plan.cells, turned(k, *plan.slots, scale), v)
-        q = turned(q, *plan.positions, scale)
-        out = torch.empty_like(q)
-        for sight in plan.sights:
-            seen_k, seen_v = self._pool.read(layer, sight.cells)
-            out[sight.rows] = self._attend(q[sight.rows], turned(seen_k.to(q.dtype), *sight.bases), seen_v, sight.mask)
-        return out
+        q, k, v = (part.to(self.pool.dtype) for part in qkv)
+        if isinstance(plan, PrefillPlan) and plan.order is not None:
+            k, v = k[plan.order], v[plan.order]
+        k_pages, v_pages = self.pool.k[layer], self.pool.v[layer]
+        bounds = self.pool.bounds[layer] if self.pool.bounds else None
+        rope_append(k, v, plan.slots, self.pool.rope, k_pages, v_pages, bounds=bounds)
+        if isinstance(plan, PrefillPlan):
+            seen = segment_prefill(q, k_pages, v_pages, plan.segments)
+        else:
+            seen = self._decode(layer, q, plan)
+        return seen.to(qkv[0].dtype)
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        heads_first = (q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.to(q.dtype).transpose(0, 1)[None])
-        out = torch.nn.functional.scaled_dot_product_attention(
-            *heads_first, attn_mask=mask, enable_gqa=self._groups > 1
+    def _decode(self, layer: int, q: torch.Tensor, plan: DecodePlan) -> torch.Tensor:
+        k_pages, v_pages, rope = self.pool.k[layer], self.pool.v[layer], self.pool.rope
+        where = (plan.views, plan.view_start, plan.positions)
+        if self.sparse is None or plan.selection is None:
+            return paged_decode(q, k_pages, v_pages, *where, rope, workspace=plan.workspace)
+        chosen = block_select(
+            q, self.pool.bounds[layer], *where, rope, plan.selection, top_k=self.sparse.blocks, sink=self.sparse.sink,
+            recent=self.sparse.recent,
+        )  # fmt: skip
+        return paged_decode_selected(
+            q, k_pages, v_pages, chosen.views, chosen.count, plan.positions, rope, workspace=plan.workspace
         )
-        return out[0].transpose(0, 1)
+
+
+def _order_of(
+    cells: np.ndarray[tuple[int], np.dtype[np.int64]], page_tokens: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+    """Return an order of rows in which each page's are neighbours; None when they are so already."""
+    pages = cells // page_tokens
+    runs = 1 + int(np.count_nonzero(np.diff(pages)))
+    return None if runs == len(np.unique(pages)) else np.argsort(cells, kind="stable")

@@ -15,11 +15,12 @@ from akashic_daemon.engine.base import (
     Capabilities,
     FloatArray,
     ModelInfo,
+    PackedRun,
     Sampler,
     SamplingParams,
     SavedCells,
 )
-from akashic_daemon.engine.torch_engine.attention import TorchAttention
+from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
 from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
 from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
@@ -44,7 +45,8 @@ class TorchEngine:
         self._info = loaded.info
         self._kv: PagedKv = loaded.kv
         self._model = Model(loaded.shape, loaded.weights)
-        self._attention = TorchAttention(loaded.shape, loaded.kv.pool)
+        sparse = Sparse(options.sparse_blocks) if options.sparse_blocks else None
+        self._attention = PagedAttention(loaded.shape, loaded.kv.pool, sparse)
         self._exporter = CellExporter(loaded.kv)
         self._kv_cells = loaded.kv_cells
         self._threads = loaded.threads
@@ -55,7 +57,7 @@ class TorchEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do: everything but sparse attention."""
+        """What it can do."""
         return Capabilities(
             max_sequences=self._options.max_sequences,
             kv_cells=self._kv_cells,
@@ -63,6 +65,7 @@ class TorchEngine:
             repos=True,
             tail_gap=True,
             range_export=True,
+            sparse_attention=self._attention.sparse is not None,
             kv_types=("f16", "f32"),
         )
 
@@ -117,7 +120,7 @@ class TorchEngine:
     def _compute(self, step: Step) -> torch.Tensor:
         with torch.inference_mode():
             plan = self._attention.plan(step)
-            tokens, wanted = torch.from_numpy(step.tokens), torch.from_numpy(step.wanted)
+            tokens, wanted = (torch.from_numpy(x).to(self._kv.pool.device) for x in (step.tokens, step.wanted))
             found = self._model.logits(self._attention, plan, tokens, wanted)
             return found[:, : self._vocabulary.size]  # rows beyond only make the matrix a round size
 
@@ -194,8 +197,12 @@ class TorchEngine:
 
     def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
         """Add new cells to `sequence` at these positions: those in `data`."""
+        self.import_runs([PackedRun(data, start, end)], sequence)
+
+    def import_runs(self, runs: Sequence[PackedRun], sequence: SequenceId) -> None:
+        """Do the same for several runs: all of them or none."""
         self._check_sequence(sequence)
-        self._exporter.import_cells(data, sequence, start, end)
+        self._exporter.import_runs(runs, sequence)
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""

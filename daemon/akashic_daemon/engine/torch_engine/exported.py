@@ -8,18 +8,28 @@ by the difference; in the same one its bits stay.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from akashic_daemon.engine.base import AS_COMPUTED, STORAGES
+from akashic_daemon.engine.base import AS_COMPUTED, STORAGES, PackedRun
 from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
 from akashic_daemon.engine.torch_engine.kv import PagedKv
-from akashic_daemon.engine.torch_engine.views import cells_of
 from akashic_daemon.errors import EngineError, Unsupported
 
 _KV_TYPES = {torch.float32: "pt-f32", torch.float16: "pt-f16", torch.bfloat16: "pt-bf16"}
 _ALIGNMENT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """A payload: `values` are K, then V, each [layers, cells, kv_heads, head_dim]."""
+
+    slots: npt.NDArray[np.uint16]
+    values: torch.Tensor
 
 
 class CellExporter:
@@ -27,7 +37,8 @@ class CellExporter:
 
     def __init__(self, kv: PagedKv) -> None:
         self._kv = kv
-        self._layers, _, self._heads, _, self._head_dim = kv.pool.k.shape
+        self._layers = kv.pool.layers
+        _, self._heads, _, self._head_dim = kv.pool.shape
         self._row_bytes = self._heads * self._head_dim * kv.pool.dtype.itemsize
 
     def export_bytes(self, tokens: int, storage: str) -> int:
@@ -45,35 +56,47 @@ class CellExporter:
         if count < 1 or into.nbytes < needed:
             raise EngineError(f"exporting {count} cells: they take {needed:,} bytes, and {into.nbytes:,} are there")
         cells = self._kv.cells(sequence, start, end)
-        slots, k, v = self._parts(np.frombuffer(into, np.uint8)[HEAD_BYTES:needed], count)
-        slots[:] = cells % self._kv.table.page_tokens
+        parts = self._parts(np.frombuffer(into, np.uint8)[HEAD_BYTES:needed], count)
+        parts.slots[:] = cells % self._kv.table.page_tokens
         on_device = torch.from_numpy(cells).to(self._kv.pool.device)
         for layer in range(self._layers):
-            for part, found in zip((k[layer], v[layer]), self._kv.pool.read(layer, on_device), strict=True):
+            for part, found in zip(parts.values[:, layer], self._kv.pool.read(layer, on_device), strict=True):
                 part.copy_(found)
         kind = _KV_TYPES[self._kv.pool.dtype]
         return Head(storage, kind, count, start, needed - HEAD_BYTES).write(into)
 
-    def import_cells(self, data: memoryview, sequence: int, start: int, end: int) -> None:
-        """Add new cells to `sequence` at these positions: those in `data`."""
-        count, pool = end - start, self._kv.pool
-        head = read_head(data, _KV_TYPES[pool.dtype], count)
-        if head.storage != AS_COMPUTED or head.payload_bytes != self._payload_bytes(count):
-            raise odd(f"{head.payload_bytes:,} bytes as {head.storage} can't be {count} cells of this model")
-        slots, k, v = self._parts(np.frombuffer(bytearray(data[HEAD_BYTES:]), np.uint8), count)
-        if int(slots.max(initial=0)) >= self._kv.table.page_tokens:
-            raise odd(f"it names slot {int(slots.max())}; pages have {self._kv.table.page_tokens}")
-        taken, views = self._kv.new_run(sequence, start, end)
+    def import_runs(self, runs: Sequence[PackedRun], sequence: int) -> None:
+        """Add new cells to `sequence`: those of all runs, each at its positions; all or none."""
+        # In order, runs that were computed in one go lie as they did, and keep their bits.
+        runs = sorted(runs, key=lambda run: run.start)
+        parts = [self._look_at(run) for run in runs]
+        if not parts:
+            return
+        pool = self._kv.pool
+        taken, cells, views = self._kv.new_runs(sequence, [(run.start, run.end) for run in runs])
         try:
-            target = torch.from_numpy(cells_of(views, self._kv.table.page_tokens)[0]).to(pool.device)
-            source = torch.from_numpy(slots.astype(np.int64)).to(pool.device)
+            target = torch.from_numpy(cells).to(pool.device)
+            source = torch.from_numpy(np.concatenate([p.slots for p in parts]).astype(np.int64)).to(pool.device)
             for layer in range(self._layers):
-                turned = pool.turned(k[layer].to(pool.device), source, target)
-                pool.write(layer, target, turned, v[layer].to(pool.device))
+                k, v = (torch.cat([p.values[kind, layer] for p in parts]).to(pool.device) for kind in (0, 1))
+                pool.write(layer, target, pool.turned(k, source, target), v)
+            pool.renew(cells)
         except RuntimeError as error:
             self._kv.table.undo(taken)
-            raise EngineError(f"importing {count} cells: {error}", hint="see the daemon's log") from error
+            raise EngineError(f"importing {len(cells)} cells: {error}", hint="see the daemon's log") from error
         self._kv.adopt(sequence, views)
+
+    def _look_at(self, run: PackedRun) -> _Parts:
+        """Make sure that a run is what it must be."""
+        count = run.end - run.start
+        head = read_head(run.data, _KV_TYPES[self._kv.pool.dtype], count)
+        if count < 1 or head.storage != AS_COMPUTED or head.payload_bytes != self._payload_bytes(count):
+            raise odd(f"{head.payload_bytes:,} bytes as {head.storage} can't be {count} cells of this model")
+        # A copy: the caller's memory may be read-only, which torch doesn't know.
+        parts = self._parts(np.frombuffer(bytearray(run.data[HEAD_BYTES:]), np.uint8), count)
+        if int(parts.slots.max()) >= self._kv.table.page_tokens:
+            raise odd(f"it names slot {int(parts.slots.max())}; pages have {self._kv.table.page_tokens}")
+        return parts
 
     def _payload_bytes(self, count: int) -> int:
         return self._slots_bytes(count) + 2 * self._layers * count * self._row_bytes
@@ -82,12 +105,8 @@ class CellExporter:
     def _slots_bytes(count: int) -> int:
         return -(-2 * count // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
-    def _parts(
-        self, payload: npt.NDArray[np.uint8], count: int
-    ) -> tuple[npt.NDArray[np.uint16], torch.Tensor, torch.Tensor]:
-        """Return views of a payload: slots, K and V."""
-        first = self._slots_bytes(count)
-        slots = payload[: 2 * count].view("<u2")
-        values = torch.from_numpy(payload[first:]).view(self._kv.pool.dtype)
-        k, v = values.view(2, self._layers, count, self._heads, self._head_dim)
-        return slots, k, v
+    def _parts(self, payload: npt.NDArray[np.uint8], count: int) -> _Parts:
+        """Return views of a payload."""
+        values = torch.from_numpy(payload[self._slots_bytes(count) :]).view(self._kv.pool.dtype)
+        shape = (2, self._layers, count, self._heads, self._head_dim)
+        return _Parts(payload[: 2 * count].view("<u2"), values.view(shape))

@@ -201,15 +201,24 @@ class PagedKv:
         """Return the cells of a run of positions. Raises EngineError when any isn't there."""
         return cells_of(self._at(sequence, [(start, end)]), self.table.page_tokens)[0]
 
-    def new_run(self, sequence: int, start: int, end: int) -> tuple[Reservation, Views]:
-        """Take slots for a run of positions that come from elsewhere; they are seen once `adopt` is called."""
-        if len(cut(self._views[sequence], start, end)):
-            raise EngineError(f"sequence {sequence} holds a cell between positions {start} and {end} already")
-        taken = self.reserve([sequence], [end - start])
-        return taken, rows_at(taken.rows[0], start)
+    def new_runs(self, sequence: int, ranges: Sequence[Range]) -> tuple[Reservation, Longs, Views]:
+        """Take slots for runs of positions whose KV comes from elsewhere; they are seen once `adopt` is called.
+
+        Returns their cells in the ranges' order, and the views to adopt. Raises EngineError when there is no room, or a
+        position is held or named twice.
+        """
+        positions = np.concatenate([np.arange(start, end) for start, end in ranges])
+        if len(np.unique(positions)) < len(positions):
+            raise EngineError(f"of {len(ranges)} runs for sequence {sequence}, two go to the same positions")
+        for start, end in ranges:
+            if len(cut(self._views[sequence], start, end)):
+                raise EngineError(f"sequence {sequence} holds one of the positions {start} to {end - 1} already")
+        taken = self.reserve([sequence], [len(positions)])
+        cells = cells_of(rows_at(taken.rows[0], 0), self.table.page_tokens)[0]
+        return taken, cells, _ascending(views_of(cells, positions, self.table.page_tokens))
 
     def adopt(self, sequence: int, added: Views) -> None:
-        """Let a sequence see slots that `new_run` took and that are written now."""
+        """Let a sequence see slots that `new_runs` took and that are written now."""
         self._add(sequence, added, only_new=True)
 
     def check(self) -> None:

@@ -90,7 +90,9 @@ def _types(options: TorchOptions, source: Source, device: torch.device) -> _Type
     half = torch.float16 if source.kind == "f16" else torch.bfloat16
     if options.kv_type == "f32":
         return _Types(torch.float32, torch.float32)
-    return _Types(torch.float32 if device.type == "cpu" else half, half)
+    if device.type == "cpu":
+        return _Types(torch.float32, torch.float16)
+    return _Types(half, half)
 
 
 class _Sizes:
@@ -168,7 +170,7 @@ def _make_kv(
 ) -> PagedKv:
     pages = -(-kv_cells // options.page_tokens) + min(options.max_sequences, options.spare_pages)
     try:
-        pool = KvPool(shape, pages, options.page_tokens, kv_type, device)
+        pool = KvPool(shape, pages, options.page_tokens, kv_type, device, bounded=options.sparse_blocks > 0)
     except RuntimeError as error:  # torch says so when memory lacks, on any device
         needed = pages * options.page_tokens * shape.kv_values_per_token * kv_type.itemsize
         raise ModelError(

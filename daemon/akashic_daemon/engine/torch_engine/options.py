@@ -27,9 +27,11 @@ class TorchOptions:
     memory_bytes: int = 0
     """The machine's RAM; 0 leaves it unchecked."""
     page_tokens: int = 128
-    """Other sizes are for tests: the kernels want 128."""
+    """16 to 256, a power of two."""
     spare_pages: int = 16
     """Pages beyond those that full cells need: new tokens find whole pages although others are half used."""
+    sparse_blocks: int = 0
+    """Decode reads only so many pages a KV head, those that promise most; 0 reads all, which is exact."""
     cuda_graphs: bool = True
     digests: Path | None = None
     """Where digests of weights are remembered."""
