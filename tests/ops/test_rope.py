@@ -17,9 +17,7 @@ from kernel_bounds import assert_within_bound, poisoned
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turn(
-    x: Any, out: Any, step: Any, position: Any, scale: Any, D: tl.constexpr, ROTARY: tl.constexpr, INTER: tl.constexpr
-) -> None:
+def _turn(x, out, step, position, scale, D: tl.constexpr, ROTARY: tl.constexpr, INTER: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0)
     d = tl.arange(0, D)
     partner, index, second = pair_of(d, ROTARY, INTER)

@@ -221,14 +221,10 @@ class LaunchShape(NamedTuple):
 
 
 def launch_shape(head_block: int, page_size: int, dtype: torch.dtype, shared_bytes: int) -> LaunchShape:
-    """Choose a shape of which two programs fit into the `shared_bytes` of a multiprocessor.
-
-    A tile's address hangs on its view, so the pipeline spends two stages on each tile that it holds ahead.
-    """
+    """Choose a shape of which two programs fit into the `shared_bytes` of a multiprocessor."""
     tile = min(page_size, 64 if dtype.itemsize <= 2 else 32)
     tile_bytes = 2 * head_block * tile * dtype.itemsize
-    ahead = max(1, min(4, shared_bytes // 2 // tile_bytes))
-    return LaunchShape(tile, 2 * ahead - 1, 4)
+    return LaunchShape(tile, max(2, min(4, shared_bytes // 2 // tile_bytes)), 4)
 
 
 def _shared_bytes(device: torch.device) -> int:

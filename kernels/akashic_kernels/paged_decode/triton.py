@@ -22,6 +22,18 @@ def _dot_keys(keys, turned, PRECISE: tl.constexpr):
 
 
 @triton.jit
+def _load_view(view_list, index, exists):
+    """Give page, offset, length and base of a view, zeros if it doesn't exist."""
+    at = view_list + index * 4
+    return (
+        tl.load(at, mask=exists, other=0),
+        tl.load(at + 1, mask=exists, other=0),
+        tl.load(at + 2, mask=exists, other=0),
+        tl.load(at + 3, mask=exists, other=0),
+    )
+
+
+@triton.jit
 def _merge_splits(
     partial,
     partial_lse,
@@ -136,12 +148,12 @@ def paged_decode_kernel(
     TILES: tl.constexpr = PAGE // TILE
     tile = in_tile[:, None] * HEAD_DIM + d[None, :]
     units = count * TILES
-    for i in tl.range(units * split // splits, units * (split + 1) // splits, num_stages=STAGES):
-        view = view_list + (i // TILES) * 4
-        page = tl.load(view)
-        offset = tl.load(view + 1)
-        length = tl.load(view + 2)
-        base = tl.load(view + 3)
+    first, last = units * split // splits, units * (split + 1) // splits
+    # Views are read one step ahead, so that a tile's address doesn't hang on a load of the same step: such a chain costs
+    # pipeline stages, and Triton 3.6 then overwrites a view in shared memory that other warps still read.
+    page, offset, length, base = _load_view(view_list, first // TILES, first < last)
+    for i in tl.range(first, last, num_stages=STAGES):
+        next_view = _load_view(view_list, (i + 1) // TILES, i + 1 < last)
         first_slot = (i % TILES) * TILE
         slot = first_slot + in_tile
         visible = (slot >= offset) & (slot < offset + length)
@@ -173,6 +185,7 @@ def paged_decode_kernel(
             acc = tl.dot(tl.trans(values).to(tl.float32), p, acc, input_precision="ieee")
         else:
             acc = tl.dot(tl.trans(values), p.to(values.dtype), acc)
+        page, offset, length, base = next_view
 
     seen = total > 0
     acc = acc / tl.where(seen, total, 1.0)[None, :]
