@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -210,6 +211,23 @@ def test_the_budget_holds_at_every_write(tier: SsdTier, clock: TwoClocks, tmp_pa
     assert gone.isdisjoint(have(tier))
     assert len(gone) + len(have(tier)) == 180
     assert tier.verify() == []
+
+
+def test_sessions_that_take_turns_in_a_full_tier_do_not_wear_it_out_by_compaction(
+    tier: SsdTier, clock: TwoClocks
+) -> None:
+    rng = random.Random(1)
+    lengths = dict.fromkeys(range(12), 0)
+    for _ in range(150):
+        clock.pass_s(1)
+        group = rng.choice([*lengths, 0, 1])
+        count = rng.randrange(1, 5)
+        assert tier.write(blocks(f"s{group}.", count, first=lengths[group], size=6000)).refused is None
+        lengths[group] += count
+    stats = tier.stats()
+    assert stats.evictions["budget"] > 100
+    assert stats.compacted_bytes < stats.written_bytes / 2
+    assert stats.records * 6000 > BUDGET / 2
 
 
 def test_a_budget_that_was_lowered_holds_from_the_opening_on(tmp_path: Path, clock: TwoClocks) -> None:

@@ -20,7 +20,7 @@ from akashic_daemon.store.blocks.check import Finding, check
 from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.eviction import make_room
 from akashic_daemon.store.blocks.files import FileOps
-from akashic_daemon.store.blocks.opening import open_block_store
+from akashic_daemon.store.blocks.opening import EXTENT_BYTES, open_block_store
 from akashic_daemon.store.blocks.record import (
     Bytes,
     Found,
@@ -38,7 +38,8 @@ from akashic_daemon.types import Clock
 
 logger = logging.getLogger("akashic.tiers")
 _ROOM_SHARE = 32
-"""Where room must be made, this part of the budget is made free at once, so that not every write has to."""
+"""Where room must be made, this part of the budget is made free at once, so that not every write has to; at most an
+extent, for reads wait meanwhile."""
 
 
 class Refused(StrEnum):
@@ -186,7 +187,8 @@ class SsdTier:
         """Make room where it can be made; whether it was enough the next put tells."""
         # Conflict: another process reads the index, so that its log wasn't cut; the room itself is made.
         with suppress(Conflict):
-            make_room(self._store, max(needed_bytes, self.budget_bytes // _ROOM_SHARE), keep=keep)
+            at_once_bytes = min(self.budget_bytes // _ROOM_SHARE, EXTENT_BYTES)
+            make_room(self._store, max(needed_bytes, at_once_bytes), keep=keep)
 
     def shrink_to_budget(self) -> None:
         """Evict what is stored beyond the budget, which may have been lowered. Never raises."""

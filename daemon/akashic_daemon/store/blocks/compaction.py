@@ -31,10 +31,17 @@ class _Moved:
     bytes: int = 0
 
 
-def compact(store: BlockStore, *, dead_share: float = 0.0, also: Collection[int] = ()) -> Compacted:
+def compact(
+    store: BlockStore,
+    *,
+    dead_share: float = 0.0,
+    also: Collection[int] = (),
+    until_free_bytes: int | None = None,
+) -> Compacted:
     """Rewrite every extent of which more than `dead_share` is dead, and those in `also`.
 
-    Raises StoreError; all records stand then.
+    until_free_bytes: no more of them, the deadest first, than give so much room. Raises StoreError; all records stand
+    then.
 
     With the default nothing deleted is left, and the index and its log are wiped too (Conflict while another process
     reads them).
@@ -51,6 +58,8 @@ def compact(store: BlockStore, *, dead_share: float = 0.0, also: Collection[int]
         for e in store.extents
         if e.number in also or e.end_bytes - live[e.number] > dead_share * e.end_bytes
     }
+    if until_free_bytes is not None:
+        stale = _deadest(store, stale, until_free_bytes)
     total = Compacted(extents_before=count_before)
     while stale:
         step = _fitting(store, stale)
@@ -72,6 +81,19 @@ def compact(store: BlockStore, *, dead_share: float = 0.0, also: Collection[int]
         left=tuple(stale),
         held_by_readers=tuple(store.extents.sweep()),
     )
+
+
+def _deadest(store: BlockStore, stale: dict[int, int], until_free_bytes: int) -> dict[int, int]:
+    """Return as many of the stale extents as give the room: those first where a freed byte costs least to rewrite."""
+    end_bytes = {e.number: e.end_bytes for e in store.extents}
+    missing = until_free_bytes + store.missing_bytes
+    chosen: dict[int, int] = {}
+    for number in sorted(stale, key=lambda n: stale[n] / end_bytes[n]):
+        if missing <= 0:
+            break
+        chosen[number] = stale[number]
+        missing -= end_bytes[number] - stale[number]
+    return chosen
 
 
 def _fitting(store: BlockStore, stale: dict[int, int]) -> list[int]:
