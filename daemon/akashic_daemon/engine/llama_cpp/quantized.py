@@ -27,8 +27,10 @@ _GROUP = 32
 _LARGEST = 2.0**15
 """Above this a value is no KV of a working model, and f16 couldn't hold what comes back."""
 _CHUNK_VALUES = 1 << 17
-_HALF_BIAS = np.float32(2.0**112)
-"""What a half's bits, moved to where float32 has them, must be multiplied by."""
+_TO_MOVED = np.float32(2.0**-112)
+"""What a half is worth when its bits stand where float32 has them."""
+_SMALLEST = np.float32(2.0**-136)
+"""The smallest half, so moved."""
 _HALF_FIELDS = np.int32(-0x70002000)
 """Sign, exponent and fraction of a half that was moved there; the rest are copies of its sign."""
 
@@ -110,44 +112,33 @@ def _scales(scales: AnyArray, groups: slice) -> AnyArray:
 
 def _quantize(source: AnyArray, values: AnyArray, scales: AnyArray) -> None:
     if source.dtype == np.float16:
-        largest = np.bitwise_and(source.view(np.uint16), np.uint16(0x7FFF)).max(axis=2, keepdims=True)
-        largest = largest.view(np.float16).astype(np.float32)
+        moved = _moved_halves(source)
+        largest = _moved_halves(np.bitwise_and(source.view(np.int16), np.int16(0x7FFF)).max(axis=2, keepdims=True))
     else:
-        largest = np.abs(source).max(axis=2, keepdims=True)
-    if not largest.max() < _LARGEST:
+        moved = np.asarray(source * _TO_MOVED)
+        largest = np.abs(moved).max(axis=2, keepdims=True)
+    if not largest.max() < _LARGEST * _TO_MOVED:
         raise EngineError(
-            f"storing KV as q8: it holds {float(largest.max())}, which isn't below {_LARGEST:,.0f}",
+            f"storing KV as q8: it holds {float(largest.max() / _TO_MOVED)}, which isn't below {_LARGEST:,.0f}",
             hint="store it as computed",
         )
-    scale = largest / np.float32(127)
-    half = scale.astype(np.float16)
-    half.view(np.uint16)[...] += half.astype(np.float32) < scale  # up, or the largest value would not fit
-    scales[...] = half
-    inverse = np.divide(np.float32(1), half, out=np.zeros_like(scale), where=half > 0, dtype=np.float32)
-    np.rint(_scaled(source, inverse), out=values, casting="unsafe")
-
-
-def _scaled(source: AnyArray, factor: AnyArray) -> AnyArray:
-    if source.dtype != np.float16:
-        return np.asarray(source * factor)
-    bits = source.view(np.int16).astype(np.int32)
+    bits = (largest * np.float32(1 / 127)).view(np.int32)
+    bits += 0x1FFF  # up, or the largest value would not fit
+    bits >>= 13
+    scales.view(np.int16)[...] = bits
     bits <<= 13
-    bits &= _HALF_FIELDS
-    out = bits.view(np.float32)
-    if factor.max() >= _LARGEST:  # both factors at once would overflow
-        out *= _HALF_BIAS
-        out *= factor
-    else:
-        out *= factor * _HALF_BIAS
-    return out
+    step = np.maximum(bits.view(np.float32), _SMALLEST)  # where all are zero, any step will do
+    moved /= step
+    np.rint(moved, out=values, casting="unsafe")
 
 
 def _restore(values: AnyArray, scales: AnyArray, target: AnyArray) -> None:
     out = values.astype(np.float32)
+    step = _moved_halves(scales)
     if target.dtype != np.float16:
-        np.multiply(out, scales.astype(np.float32), out=target)
+        np.multiply(out, step / _TO_MOVED, out=target)
         return
-    out *= scales.astype(np.float32) * (1 / _HALF_BIAS)
+    out *= step
     bits = out.view(np.int32)
     bits += 0x1000  # half of what is cut off
     bits >>= 13
@@ -156,3 +147,11 @@ def _restore(values: AnyArray, scales: AnyArray, target: AnyArray) -> None:
     half = bits.astype(np.int16)
     half |= sign
     target.view(np.int16)[...] = half
+
+
+def _moved_halves(halves: AnyArray) -> AnyArray:
+    """Return f16 as float32, multiplied by `_TO_MOVED`: the bits of a half where float32 has them."""
+    bits = halves.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= _HALF_FIELDS
+    return bits.view(np.float32)
