@@ -27,6 +27,10 @@ ChainDigest = NewType("ChainDigest", str)
 """Tagged digest of a message and everything before it, e.g. `chain1:…`."""
 
 
+BLOCK_TOKENS = 128
+"""Most tokens of a KV block: what is kept below the engine comes in blocks (DESIGN section 2)."""
+
+
 class Clock(Protocol):
     """Where time comes from; tests pass their own."""
 

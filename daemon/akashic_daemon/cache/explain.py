@@ -16,6 +16,7 @@ from akashic_daemon.program.align import Edit, Trace
 from akashic_daemon.program.ranges import Range
 from akashic_daemon.program.route import Route
 from akashic_daemon.protocol.native import Miss, MissCause
+from akashic_daemon.types import BLOCK_TOKENS
 
 _QUOTED_TOKENS = 12
 _CAUSE_OF: dict[str, MissCause] = {
@@ -36,13 +37,14 @@ class Before:
     """What a session computed before.
 
     edits: how the request's history differs from it. editable_tokens: what the request would compute as cache operations
-    on it, None when that isn't possible.
+    on it, None when that isn't possible. changed: what of the model has changed since; then nothing of it can be reused.
     """
 
     trace: Trace
     edits: Sequence[Edit] = ()
     editable_tokens: int | None = None
     tools_reordered: bool = False
+    changed: str | None = None
 
 
 def explain_miss(
@@ -55,6 +57,8 @@ def explain_miss(
     trace = before.trace
     earlier = trace.path.tokens if route.path.ops or not trace.path.ops else trace.tokens
     same = common_length(tokens, earlier)
+    if before.changed is not None:
+        return _changed(route, first, same, len(earlier), before)
     divided = _ops_differ(route, trace) if route.path.ops else None
     if divided is not None and divided < same:
         return Miss(cause="program_differs", at_token=divided, at_message=_owner(route, divided))
@@ -62,8 +66,15 @@ def explain_miss(
         return None
     held = min(same, len(tokens) - 1, len(earlier) - 1)
     could = prompt_tokens - before.editable_tokens if before.editable_tokens is not None else held
-    if first < held:
-        return Miss(cause="evicted", at_token=first, at_message=_owner(route, first), could_reuse=held)
+    ends_here = same >= len(tokens) - 1 or same >= len(earlier)
+    if first < held and (ends_here or held - first >= BLOCK_TOKENS):
+        return Miss(
+            cause="evicted",
+            at_token=first,
+            at_message=_owner(route, first),
+            could_reuse=held,
+            detail="less than a block, the last of a turn" if held - first < BLOCK_TOKENS else None,
+        )
     if same >= len(earlier) or route.kind == "edited":
         return None
     expected = to_text(earlier[same : same + _QUOTED_TOKENS])
@@ -75,6 +86,20 @@ def explain_miss(
         expected=expected,
         got=got,
         could_reuse=could if before.edits and could > same else 0,
+    )
+
+
+def _changed(route: Route, first: int, same: int, earlier_tokens: int, before: Before) -> Miss | None:
+    """Say that another model computed it, unless this one has computed as much since."""
+    held = min(same, len(route.path.tokens) - 1, earlier_tokens - 1)
+    if first >= held and same >= earlier_tokens - 1:
+        return None
+    return Miss(
+        cause="model_changed",
+        at_token=first,
+        at_message=_owner(route, first),
+        could_reuse=held if held > first else 0,
+        detail=before.changed,
     )
 
 

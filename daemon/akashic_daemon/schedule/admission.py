@@ -155,6 +155,8 @@ class Admission:
             return
         request.promotion = None
         self._tiering.end_promotion(promotion)
+        self._counters.reloads_total += 1
+        self._counters.reload_s_total += time.monotonic() - request.admitted_s
         for tier, count in promotion.from_tier.items():
             request.from_tier[tier] = request.from_tier.get(tier, 0) + count
         if promotion.missing:

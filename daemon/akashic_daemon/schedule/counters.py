@@ -25,6 +25,10 @@ class Counters:
     generated_tokens_total: int = 0
     preempted_total: int = 0
     steps_total: int = 0
+    reloads_total: int = 0
+    reload_s_total: float = 0.0
+    """Seconds that requests waited for what the tiers gave back."""
+    reused_by_tier: Counter[str] = field(default_factory=Counter)
     miss_causes: Counter[str] = field(default_factory=Counter)
     _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=512))
     _inter_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=2048))
@@ -41,6 +45,7 @@ class Counters:
         self.prompt_tokens_total += reuse.reused_tokens + reuse.computed_tokens
         self.reused_tokens_total += reuse.reused_tokens
         self.computed_tokens_total += reuse.computed_tokens
+        self.reused_by_tier.update(reuse.reused_by_tier)
         if reuse.miss is not None:
             self.miss_causes[reuse.miss.cause] += 1
 

@@ -31,9 +31,8 @@ from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
 from akashic_daemon.schedule.report import activity, fill_status
 from akashic_daemon.schedule.request import Request, State
 from akashic_daemon.schedule.tiering import Tiering, TierSettings
-from akashic_daemon.tiers.block import BLOCK_TOKENS
 from akashic_daemon.tiers.mover import Mover
-from akashic_daemon.types import RequestId, SequenceId
+from akashic_daemon.types import BLOCK_TOKENS, RequestId, SequenceId
 
 logger = logging.getLogger("akashic.loop")
 T = TypeVar("T")

@@ -22,13 +22,13 @@ from akashic_daemon.program.path import Path
 from akashic_daemon.program.ranges import Ranges, intersect, size, subtract, union
 from akashic_daemon.program.route import Route
 from akashic_daemon.tiers.arena import Arena
-from akashic_daemon.tiers.block import BLOCK_TOKENS
 from akashic_daemon.tiers.catalogue import Catalogue, Piece, stored_ranges
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.exporter import Exporter, Trail
 from akashic_daemon.tiers.mover import Mover, Priority
 from akashic_daemon.tiers.promotion import Promoter, Promotion
 from akashic_daemon.tiers.staging import Staging
+from akashic_daemon.types import BLOCK_TOKENS
 
 logger = logging.getLogger("akashic.tiers")
 _SLOT_TOKENS = 16
@@ -268,11 +268,14 @@ class Tiering:
         costs = self._mover.costs if self._mover is not None else None
         if costs is None or engine.capabilities.hole_s * _TOKENS_AHEAD <= self._import_s_per_token(engine, costs):
             return 0
-        expected = {h.until_s > time.monotonic() and h.key[:64].tobytes() for h in self._hints.values()}
+        now_s = time.monotonic()
+        waited_for = {index.match(h.key).node for h in self._hints.values() if h.until_s > now_s}
         freed = 0
         for sequence, node in index.idle():
+            if node in waited_for:
+                continue
             homes = index.idle_homes(sequence)
-            if homes and self._is_stored(index, node, homes) and _key_of(node)[:64].tobytes() not in expected:
+            if homes and self._is_stored(index, node, homes):
                 freed += index.park(sequence)
         self.parked_tokens += freed
         return freed
@@ -298,6 +301,17 @@ class Tiering:
         """Expect a session's next turn in so many seconds: its cells are there by then, and stay a while."""
         now_s = time.monotonic()
         self._hints[session] = _Hint(key, now_s + max(0.0, expected_s * 0.8 - 0.5), now_s + expected_s * 2 + 30.0)
+
+    def pieces(self, key: array[int]) -> list[Piece]:
+        """Return the blocks that the tiers know along a path, and count them as used."""
+        index, catalogue = self._index, self._catalogue
+        return catalogue.walk(key, index.ops) if index is not None and catalogue is not None else []
+
+    def regroup(self, old: str, new: str | None) -> None:
+        """Give what waits to be copied out of a session to another; None drops it: the session is gone."""
+        self._hints.pop(old, None)
+        if self._exporter is not None:
+            self._exporter.regroup(old, new)
 
     def forget_hint(self, session: str | None) -> None:
         """Expect nothing more: the turn came."""

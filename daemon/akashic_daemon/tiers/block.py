@@ -19,9 +19,8 @@ from akashic_daemon.errors import BadRequest, StoreError
 from akashic_daemon.program.active import ActiveCache
 from akashic_daemon.program.path import Op, PlacedOp, op_from_json, op_to_json
 from akashic_daemon.tiers.arena import Slots
+from akashic_daemon.types import BLOCK_TOKENS
 
-BLOCK_TOKENS = 128
-"""Most tokens of a block."""
 _LABEL = struct.Struct("<HHii")
 _LABEL_VERSION = 1
 
@@ -32,6 +31,7 @@ class Block:
 
     is_labelled: whether the SSD tier has its label. is_moving: whether its export is under way. size_bytes: of its KV
     as exported, 0 as long as nothing was. used: when, in ticks of the catalogue. pins: moves that need its RAM copy.
+    groups: the sessions that were seen to have it since the start; the SSD tier knows of those before.
     """
 
     key: str
@@ -48,6 +48,7 @@ class Block:
     pins: int = 0
     used: int = 0
     prefetched: bool = False
+    groups: tuple[str, ...] = ()
     children: list[Block] = field(default_factory=list)
 
     @property

@@ -13,16 +13,17 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from akashic_daemon.cache.index import RadixIndex
 from akashic_daemon.cache.keys import key_length, marker_places
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.errors import EngineError
 from akashic_daemon.program.ranges import Ranges, intersect
-from akashic_daemon.tiers.block import BLOCK_TOKENS, Block, stretches
+from akashic_daemon.tiers.block import Block, stretches
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.types import BLOCK_TOKENS
 
 logger = logging.getLogger("akashic.tiers")
 _FEWEST_TAIL_TOKENS = 16
@@ -133,6 +134,17 @@ class Exporter:
         while self._jobs and time.monotonic() < until_s:
             if not self._export_next():
                 time.sleep(0.0005)
+
+    def regroup(self, old: str, new: str | None) -> None:
+        """Give what waits of a group to another; None drops it: its session is gone."""
+        for job in [self._jobs.popleft() for _ in range(len(self._jobs))]:
+            if job.group != old:
+                self._jobs.append(job)
+            elif new is not None:
+                self._jobs.append(replace(job, group=new))
+            else:
+                job.block.is_moving = False
+                self._catalogue.drop_empty(job.block)
 
     def forget_all(self) -> None:
         """Drop what waits: the cells are gone."""
