@@ -77,6 +77,11 @@ class Arena:
         return self._budget_bytes // self.slot_bytes
 
     @property
+    def payloads(self) -> int:
+        """Reservations that stand."""
+        return len(self._live)
+
+    @property
     def slots_used(self) -> int:
         """Slots that are reserved."""
         return self._used

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from akashic_daemon.errors import AkashicError
@@ -89,9 +89,18 @@ class Moves:
     """What the mover did, in bytes and blocks."""
 
     demoted_bytes: int = 0
+    demoted_blocks: int = 0
     promoted_ram_bytes: int = 0
+    promoted_ram_blocks: int = 0
     promoted_ssd_bytes: int = 0
+    promoted_ssd_blocks: int = 0
+    ram_evicted_bytes: int = 0
     ram_evicted_blocks: int = 0
+    prefetched_bytes: int = 0
+    """Read from disk into RAM before anybody needed it."""
+    prefetch_used_bytes: int = 0
+    prefetch_wasted_bytes: int = 0
+    """Evicted from RAM before anybody needed it."""
     lost_blocks: dict[str, int] = field(default_factory=dict)
     """Last copies that went, by reason."""
 
@@ -151,6 +160,9 @@ class Mover:
                 done.put((work(), None))
             except AkashicError as error:
                 done.put((None, error))
+            except Exception as error:  # a bug of ours: whoever waits must hear of it
+                done.put((None, error))
+                raise
 
         self.submit(priority, run)
         try:
@@ -237,7 +249,9 @@ class Mover:
             if not self._store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
                 keeps_buffer = True
             block.size_bytes = size_bytes
+            _join(block, group)
             self.moves.demoted_bytes += size_bytes
+            self.moves.demoted_blocks += 1
             if to_disk and self._ssd is not None:
                 self.write(block, group, buffer if keeps_buffer else None)
             elif block.slots is None:
@@ -280,6 +294,10 @@ class Mover:
             return
         self.arena.free(slots)
         self.moves.ram_evicted_blocks += 1
+        self.moves.ram_evicted_bytes += slots.size_bytes
+        if block.prefetched:
+            self.moves.prefetch_wasted_bytes += slots.size_bytes
+            block.prefetched = False
         if not block.on_ssd:
             self.moves.lose("ram_full")
             self.catalogue.drop_empty(block)
@@ -297,6 +315,34 @@ class Mover:
             self._queue_write(_Write(ancestor, group))
         self._queue_write(_Write(block, group, buffer))
         self._schedule_writes()
+
+    def regroup_writes(self, old: str, new: str | None) -> None:
+        """Give what waits to be written for a group to another: `new`, else one that has the block; without, drop it."""
+        for write in [self._to_write.popleft() for _ in range(len(self._to_write))]:
+            group = new or next(iter(write.block.groups), None)
+            if write.group != old:
+                self._to_write.append(write)
+            elif group is not None:
+                self._to_write.append(replace(write, group=group))
+            else:
+                self._queued.discard(write.block)
+                if write.buffer is not None and self.outgoing is not None:
+                    self.outgoing.give_back(write.buffer)
+
+    def flush_writes(self) -> None:
+        """Write everything that waits to be written."""
+        while self._to_write and self._ssd is not None and self.catalogue is not None:
+            self._write_batch()
+
+    def gone_from_ssd(self, keys: Iterable[str], reason: str) -> None:
+        """Follow what was removed from the disk."""
+        for block in map(self.catalogue.get, keys) if self.catalogue is not None else ():
+            if block is None or self.catalogue is None:
+                continue
+            if block.on_ssd and block.slots is None:
+                self.moves.lose(reason)
+            block.on_ssd = block.is_labelled = False
+            self.catalogue.drop_empty(block)
 
     def _queue_write(self, write: _Write) -> None:
         if write.block in self._queued or write.block.on_ssd:
@@ -323,7 +369,7 @@ class Mover:
         outgoing = [self._outgoing(write) for write in batch]
         started_s = time.monotonic()
         written = self._ssd.write(outgoing)
-        self._follow_evictions()
+        self.follow_evictions()
         stored = set(written.keys)
         for write, out in zip(batch, outgoing, strict=True):
             self._queued.discard(write.block)
@@ -351,10 +397,14 @@ class Mover:
 
     def join(self, group: str, keys: Sequence[str]) -> None:
         """Let a session have a share in blocks that are stored."""
+        for block in map(self.catalogue.get, keys) if self.catalogue is not None else ():
+            if block is not None:
+                _join(block, group)
         if self._ssd is not None:
             self._ssd.join(group, keys)
 
-    def _follow_evictions(self) -> None:
+    def follow_evictions(self) -> None:
+        """Take note of what the disk evicted or put into quarantine."""
         if self._ssd is None or self.catalogue is None:
             return
         for key in self._ssd.evicted():
@@ -394,6 +444,7 @@ class Mover:
             if isinstance(found, Found) and buffer is not None:
                 block = by_key.pop(key)
                 read_bytes += len(found.payload)
+                self.moves.promoted_ssd_blocks += 1
                 self._store_in_ram(block, found.payload)
                 if sink.offer((block, buffer, len(found.payload))):
                     continue
@@ -404,7 +455,7 @@ class Mover:
         self.moves.promoted_ssd_bytes += read_bytes
         if self.costs is not None and read_bytes:
             self.costs.observe_ssd_read(read_bytes, time.monotonic() - started_s - waited_s)
-        self._follow_evictions()
+        self.follow_evictions()
 
     def prefetch(self, blocks: Iterable[Block]) -> None:
         """Read blocks from disk into the RAM tier as far as it has room."""
@@ -416,10 +467,14 @@ class Mover:
             block = wanted[found.entry.key if isinstance(found, Found) else found.key]
             if isinstance(found, Found):
                 self.moves.promoted_ssd_bytes += len(found.payload)
+                self.moves.promoted_ssd_blocks += 1
+                self.moves.prefetched_bytes += len(found.payload)
                 block.prefetched = self._store_in_ram(block, found.payload)
+                if not block.prefetched:
+                    self.moves.prefetch_wasted_bytes += len(found.payload)
             else:
                 self._mark_unreadable(block)
-        self._follow_evictions()
+        self.follow_evictions()
 
     def _report_unreadable(self, blocks: Iterable[Block], sink: Sink) -> None:
         for block in blocks:
@@ -429,6 +484,11 @@ class Mover:
     def _mark_unreadable(self, block: Block) -> None:
         block.on_ssd = False
         self.moves.lose("unreadable")
+
+
+def _join(block: Block, group: str) -> None:
+    if group not in block.groups:
+        block.groups += (group,)
 
 
 def _wait_for(pool: Staging, sink: Sink) -> Buffer | None:

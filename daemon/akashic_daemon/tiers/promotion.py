@@ -147,7 +147,12 @@ class Promoter:
             return
         if self._mover.costs is not None:
             self._mover.costs.observe_import(len(data), time.monotonic() - started_s)
+        moves = self._mover.moves
         if tier == "ram":
-            self._mover.moves.promoted_ram_bytes += len(data)
+            moves.promoted_ram_bytes += len(data)
+            moves.promoted_ram_blocks += 1
+        if block.prefetched:
+            moves.prefetch_used_bytes += len(data)
+            block.prefetched = False
         count = promotion.restoring.loaded - before
         promotion.from_tier[tier] = promotion.from_tier.get(tier, 0) + count

@@ -21,6 +21,7 @@ from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.eviction import make_room
 from akashic_daemon.store.blocks.files import FileOps
 from akashic_daemon.store.blocks.opening import EXTENT_BYTES, open_block_store
+from akashic_daemon.store.blocks.planning import would_go
 from akashic_daemon.store.blocks.record import (
     Bytes,
     Found,
@@ -266,6 +267,11 @@ class SsdTier:
         """Remove the blocks that no other group has. Raises StoreError. Their bytes go with the next `prune`."""
         return self._store.delete_group(group)
 
+    def rename_group(self, old: str, new: str) -> None:
+        """Let a group's blocks be another's. Raises StoreError; the old group has them still then."""
+        self._store.join(new, [entry.key for entry in self._store.entries(old)])
+        self._store.delete_group(old)
+
     def prune(
         self,
         *,
@@ -283,14 +289,30 @@ class SsdTier:
         used_bytes = store.bytes_used
         removed = Removed()
         if everything or unused_for_s is not None or other_than is not None:
-            before_s = None if everything or unused_for_s is None else self._clock.now_s() - unused_for_s
-            chosen = store.select(Kind.KV, used_before_s=before_s, other_than=None if everything else other_than)
-            removed = store.delete(chosen)
+            removed = store.delete(self._chosen(everything, unused_for_s, other_than))
         if to_bytes is not None:
             removed += make_room(store, max(0, store.bytes_used - to_bytes - store.missing_bytes)).evicted
         compacted = compact(store)
         left = len(compacted.held_by_readers) + len(compacted.left)
         return Pruned(removed, used_bytes - store.bytes_used, left)
+
+    def would_prune(
+        self,
+        *,
+        everything: bool = False,
+        unused_for_s: float | None = None,
+        other_than: str | None = None,
+        to_bytes: int | None = None,
+    ) -> Removed:
+        """Return what `prune` would remove, and change nothing. Raises StoreError."""
+        chosen: Sequence[str] = ()
+        if everything or unused_for_s is not None or other_than is not None:
+            chosen = self._chosen(everything, unused_for_s, other_than)
+        return would_go(self._store, chosen, to_bytes)
+
+    def _chosen(self, everything: bool, unused_for_s: float | None, other_than: str | None) -> list[str]:
+        before_s = None if everything or unused_for_s is None else self._clock.now_s() - unused_for_s
+        return self._store.select(Kind.KV, used_before_s=before_s, other_than=None if everything else other_than)
 
     def verify(self, *, fix: bool = False) -> list[Finding]:
         """Return everything that is wrong with the store, both ways; mend it where asked. Raises StoreError."""
