@@ -16,7 +16,7 @@ import pytest
 
 from akashic_daemon.errors import AkashicError, StoreUnwritable
 from akashic_daemon.store.blocks.record import Found, MissReason
-from akashic_daemon.tiers.ssd import Outgoing, Refused, SsdTier, open_ssd
+from akashic_daemon.tiers.ssd import Outgoing, Refused, SsdTier, open_ssd, tier_problem
 from block_stores import CountingFiles, FakeClock, payload
 
 BUDGET = 400_000
@@ -165,6 +165,20 @@ def test_a_disk_that_is_full_from_the_start_still_serves_what_it_has(tmp_path: P
     assert contents(tier) == {f"a.{n}": expected(f"a.{n}") for n in range(6)}
     assert tier.write(batch("b", 0, 6)).refused is Refused.UNWRITABLE
     assert contents(tier).keys() == {f"a.{n}" for n in range(6)}
+    tier.close()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_on_a_disk_that_takes_nothing_at_all_it_does_not_open_and_nothing_is_lost(tmp_path: Path, is_new: bool) -> None:
+    if not is_new:
+        tier = open_ssd(tmp_path, BUDGET, 1 << 40, FakeClock())
+        tier.write(batch("a", 0, 6))
+        tier.close()
+    with largest_file(0), pytest.raises(StoreUnwritable) as raised:
+        open_ssd(tmp_path, BUDGET, 1 << 40, FakeClock())
+    assert "its disk can't be written" in tier_problem(raised.value)
+    tier = open_ssd(tmp_path, BUDGET, 1 << 40, FakeClock())
+    assert contents(tier) == ({} if is_new else {f"a.{n}": expected(f"a.{n}") for n in range(6)})
     tier.close()
 
 

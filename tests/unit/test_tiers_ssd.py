@@ -136,6 +136,24 @@ def test_what_is_stored_already_is_not_written_again_but_joins_the_group(tier: S
     assert have(tier) == ["a0", "b1"]
 
 
+def test_a_block_that_was_a_label_only_gets_its_kv_later_and_stays_in_its_groups(tier: SsdTier) -> None:
+    for size in (900, SIZE):
+        key = f"k{size}"
+        tier.write([block(key, "a", size=0), block(f"next{size}", "a", 1)])
+        tier.join("b", [key])
+        assert found(tier, [key]) == {key: b""}
+        written = tier.write([block(key, "c", size=size)])
+        assert (written.stored, written.keys) == (1, (key,))
+        assert found(tier, [key]) == {key: payload(key, size)}
+        assert tier.write([block(key, "a", size=0)]).stored == 0  # a label takes nothing away
+        tier.forget_group("a")
+        tier.forget_group("c")
+        assert found(tier, [key]) == {key: payload(key, size)}
+        assert tier.verify() == []
+        assert tier.forget_group("b").keys == (key,)
+    assert (have(tier), tier.stats().used_bytes) == ([], 0)
+
+
 def test_a_block_that_two_sessions_have_goes_with_the_last_of_them(tier: SsdTier) -> None:
     tier.write(blocks("a", 3))
     tier.join("b", ["a0", "a1", "gone"])
@@ -253,9 +271,11 @@ def test_no_more_than_the_daily_budget_is_written_and_the_first_blocks_go_first(
     assert written.refused is Refused.DAILY_BUDGET
     assert tier.write(blocks("b", 1)).refused is Refused.DAILY_BUDGET
     assert tier.write(blocks("a", 5)).refused is None  # all known: nothing is written
+    assert tier.write([block("label", size=0)]).stored == 1
+    assert tier.write([block("label")]).refused is Refused.DAILY_BUDGET
     stats = tier.stats()
     assert (stats.day_written_bytes, stats.day_budget_bytes) == (5 * SIZE, 5 * SIZE)
-    assert stats.refusals["daily_budget"] == 4
+    assert stats.refusals["daily_budget"] == 5
     clock.pass_s(DAY_S - 1)
     assert tier.write(blocks("b", 1)).refused is Refused.DAILY_BUDGET
     clock.pass_s(1)

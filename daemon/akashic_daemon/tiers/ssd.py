@@ -95,12 +95,14 @@ class Pruned:
 class SsdStats:
     """What the tier holds, and has done since its store was made; refusals since the daemon's start.
 
-    never_read_bytes: of what is stored. evictions: records by reason: budget, damaged, removed (by the user).
+    index_bytes: of the index, labels among them, which the budget doesn't count. never_read_bytes: of what is stored.
+    evictions: records by reason: budget, damaged, removed (by the user).
     """
 
     budget_bytes: int
     used_bytes: int
     dead_bytes: int = 0
+    index_bytes: int = 0
     records: int = 0
     written_bytes: int = 0
     written_records: int = 0
@@ -145,7 +147,8 @@ class SsdTier:
         """Store blocks, as many from the first on as have room; the result says why not all.
 
         Room is made by evicting tails of the groups that were unused for longest: never of those in `keep`, nor of
-        those that are written here. Blocks that are stored already cost nothing and join the group.
+        those that are written here. Blocks that are stored already cost nothing and join the group; one that was stored
+        as a label only gets its KV.
         """
         try:
             written = self._write(blocks, keep)
@@ -158,7 +161,8 @@ class SsdTier:
         return written
 
     def _write(self, blocks: Sequence[Outgoing], keep: Collection[str]) -> Written:
-        known = self._store.known(b.key for b in blocks)
+        sizes = self._store.known(b.key for b in blocks)
+        known = {b.key for b in blocks if sizes.get(b.key, -1) >= min(1, len(b.payload))}
         fitting = _beginning(blocks, known, self._daily.left_bytes())
         refused = Refused.DAILY_BUDGET if len(fitting) < len(blocks) else None
         put = self._put(fitting)
@@ -332,6 +336,7 @@ class SsdTier:
             budget_bytes=self.budget_bytes,
             used_bytes=found.bytes_used,
             dead_bytes=found.dead_bytes,
+            index_bytes=found.index_bytes,
             records=found.records,
             written_bytes=count("written_bytes", 0),
             written_records=count("written_records", 0),

@@ -122,6 +122,25 @@ def add(
     )
 
 
+def fill(
+    c: sqlite3.Connection,
+    row_id: int,
+    record: Record,
+    checksum: bytes,
+    place: tuple[int, int] | None,
+    payload: bytes | None,
+    now_s: float,
+) -> None:
+    """Give a record without a payload the one of `record`, which has its key; its groups stay. Otherwise as `add`."""
+    extent, offset = place or (None, 0)
+    row = (record.kind.value, record.fingerprint, record.token_ids, len(record.payload), checksum, extent, offset)
+    c.execute(
+        "UPDATE records SET kind = ?, fingerprint = ?, token_ids = ?, size_bytes = ?, checksum = ?, extent_id = ?, "
+        "offset_bytes = ?, payload = ?, read_at_s = max(read_at_s, ?) WHERE id = ?",
+        (*row, payload, now_s, row_id),
+    )
+
+
 def join(c: sqlite3.Connection, record: Record) -> None:
     """Let a stored record belong to a group; that it does already is no error."""
     c.execute(

@@ -90,7 +90,10 @@ class BlockStore:
         return max(0, -self.missing_bytes)
 
     def put(self, records: Sequence[Record]) -> Put:
-        """Store a batch, all or none; the result says why not. Records stored before only join the group."""
+        """Store a batch, all or none; the result says why not. Records stored before only join the group.
+
+        One that was stored without a payload is filled by one that has it, and stays in all its groups.
+        """
         try:
             return self._available(lambda: self._put(records))
         except AkashicError as error:
@@ -100,7 +103,7 @@ class BlockStore:
         if self.notes.damaged:
             self.flush()  # a damaged record is out of the way before it is stored anew
         with self.database.reading() as c:
-            new = {r.key: r for r in records if index.by_key(c, r.key) is None}
+            new = {r.key: r for r in records if _is_new(r, index.by_key(c, r.key))}
         needed = sum(_upper_bound(len(r.payload)) for r in new.values())
         if needed > self.free_bytes:
             detail = f"storing {len(new)} records: they need {needed} bytes, the budget has {self.free_bytes} left"
@@ -150,7 +153,10 @@ class BlockStore:
     def _add(self, c: Connection, record: Record, checksum: bytes, place: tuple[int, int] | None) -> None:
         whole = record_checksum(record.key, record.kind.value, record.fingerprint, record.token_ids, checksum)
         payload = bytes(record.payload) if place is None else None
-        index.add(c, record, whole, place, payload, self.clock.now_s())
+        if (stored := index.by_key(c, record.key)) is not None:
+            index.fill(c, stored.id, record, whole, place, payload, self.clock.now_s())
+        else:
+            index.add(c, record, whole, place, payload, self.clock.now_s())
 
     def join(self, group: str, keys: Iterable[str]) -> list[str]:
         """Let stored records belong to a group too, and count as used; return the keys that aren't stored.
@@ -277,11 +283,11 @@ class BlockStore:
             rows.sort(key=lambda row: (row.extent or 0, row.offset_bytes))
         return self._reads(rows, into, sweep_bytes)
 
-    def known(self, keys: Iterable[str]) -> set[str]:
-        """Return which of these are stored. Raises StoreError."""
+    def known(self, keys: Iterable[str]) -> dict[str, int]:
+        """Return which of these are stored, and their payloads' sizes. Raises StoreError."""
         with self.database.reading() as c:
             rows = [row for key in keys if (row := index.by_key(c, key)) is not None]
-        return {row.entry.key for row in rows if row.id not in self.notes.damaged}
+        return {row.entry.key: row.entry.size_bytes for row in rows if row.id not in self.notes.damaged}
 
     def entries_of(self, kind: Kind, fingerprint: str) -> list[Entry]:
         """Return what is known of all records of a kind and a fingerprint, the oldest first. Raises StoreError.
@@ -397,6 +403,10 @@ class BlockStore:
             raise
         self.unavailable = None
         return done
+
+
+def _is_new(record: Record, stored: Row | None) -> bool:
+    return stored is None or (stored.entry.size_bytes == 0 and len(record.payload) > 0)
 
 
 def _upper_bound(size_bytes: int) -> int:
