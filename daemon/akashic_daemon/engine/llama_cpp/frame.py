@@ -68,8 +68,8 @@ class Frame:
                 hint="their tokens will have to be computed",
             )
         sections = [self._cells(blob, at) for at in self.cells_at]
-        first: IntArray = sections[0]["position"]
-        if not all((s["sequences"] == 1).all() and np.array_equal(s["position"], first) for s in sections):
+        first = sections[0][:, 0]
+        if not all((s[:, 1] == 1).all() and (s is sections[0] or np.array_equal(s[:, 0], first)) for s in sections):
             raise EngineError(
                 f"reading {self.count} saved cells of llama.cpp: its sections don't hold the same cells, each of one "
                 "sequence",
@@ -82,7 +82,7 @@ class Frame:
         blob[self.fixed] = self.content
         for at in self.cells_at:
             cells = self._cells(blob, at)
-            cells["position"], cells["sequences"], cells["sequence"] = positions, 1, 0
+            cells[:, 0], cells[:, 1], cells[:, 2] = positions, 1, 0
 
     def arrays(self, blob: ByteArray) -> list[AnyArray]:
         """Return K and V of each section, as its `Stack` says."""
@@ -95,8 +95,10 @@ class Frame:
             out.append(np.ndarray((stack.layers, rows, columns), self.kind, blob.data, stack.at, strides))
         return out
 
-    def _cells(self, blob: ByteArray, at: int) -> npt.NDArray[np.void]:
-        return blob[at : at + self.count * CELL.itemsize].view(CELL)
+    def _cells(self, blob: ByteArray, at: int) -> IntArray:
+        """Return a section's cells: position, number of sequences, sequence."""
+        found: IntArray = blob[at : at + self.count * CELL.itemsize].view("<i4").reshape(self.count, 3)
+        return found
 
 
 @lru_cache(maxsize=64)

@@ -26,8 +26,8 @@ from akashic_daemon.engine.llama_cpp.state import load_sequence, save_sequence_i
 from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
 from akashic_daemon.errors import EngineError, Unsupported
 
-_LONG_CELLS = 64
-"""From here on a run is loaded from where it is: joining it would cost more than it saves."""
+_LONG_CELLS = 48
+"""From here on a run is loaded from where it is: joining it costs more than it saves (runs of 20 take half the time)."""
 _JOINED_CELLS = 256
 """No more cells are joined than that: enough for long copies, and little enough for a core's cache."""
 
@@ -248,4 +248,5 @@ def _cells_of(own: Frame, number: int, target: AnyArray, first: int) -> AnyArray
 
 
 def _is_run(positions: IntArray, first: int, count: int) -> bool:
-    return len(positions) == count and bool(np.array_equal(np.sort(positions), np.arange(first, first + count)))
+    wanted = np.arange(first, first + count)
+    return len(positions) == count and (np.array_equal(positions, wanted) or np.array_equal(np.sort(positions), wanted))
