@@ -31,7 +31,14 @@ from akashic_daemon.policies import PolicyShelf
 from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.schedule.counters import Counters
-from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started, TextDelta
+from akashic_daemon.schedule.events import (
+    Finished,
+    GenerationEvent,
+    GenerationInput,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+)
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.store.check import check
@@ -349,6 +356,8 @@ def _as_turn_event(event: GenerationEvent, session: str) -> native.TurnEvent:
         )
     if isinstance(event, TextDelta):
         return native.TurnEvent(kind="text", text=event.text)
+    if isinstance(event, ToolCallDelta):
+        return native.TurnEvent(kind="text", text=event.arguments)
     if isinstance(event, Finished):
         return native.TurnEvent(
             kind="done", session=session, text=event.text, prompt_tokens=event.prompt_tokens,

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.protocol.native import Reuse, Timing
-from akashic_daemon.trajectory.message import Message
+from akashic_daemon.trajectory.message import Message, ToolCall
 
+NAMED_TOOL = "tool:"
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
@@ -18,7 +19,8 @@ class GenerationInput:
     """One request for text. Exactly one of `messages` (rendered by the chat template) and `text` (as it is) is set.
 
     max_tokens: None means to the end of the window. session: None lets the daemon find or make one.
-    continue_final: the last message is an unfinished assistant message to go on with.
+    continue_final: the last message is an unfinished assistant message to go on with. tool_choice: "auto", "none",
+    "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it.
     """
 
     messages: tuple[Message, ...] | None = None
@@ -36,6 +38,9 @@ class GenerationInput:
     reposition: tuple[int, ...] | None = None
     drop_rule: Mapping[str, Any] | None = None
     continue_final: bool = False
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    json_schema: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,21 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of a tool call. The first of each `index` has `id` and `name`; `arguments` is the next piece of JSON text."""
+
+    index: int
+    arguments: str
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
-    """The end; always the last event unless an error is raised. `stop_string` is set when one ended it."""
+    """The end; always the last event unless an error is raised. `stop_string` is set when one ended it.
+
+    tool_calls: in order; their text is no part of `text`.
+    """
 
     finish_reason: FinishReason
     text: str
@@ -76,6 +94,7 @@ class Finished:
     reuse: Reuse
     timing: Timing
     stop_string: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
-GenerationEvent = Started | Progress | TextDelta | Finished
+GenerationEvent = Started | Progress | TextDelta | ToolCallDelta | Finished
