@@ -37,7 +37,9 @@ def list_models(as_json: JsonOption = False, no_autostart: NoAutostartOption = F
 
 @app.command()
 def add(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A GGUF file or a Hugging Face folder; it stays where it is.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A GGUF file or a Hugging Face folder; it stays where it is.")
+    ],
     name: Annotated[str | None, typer.Option("--name", help="Name; the file's stem when absent.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Use it for requests that name no model.")] = False,
     as_json: JsonOption = False,

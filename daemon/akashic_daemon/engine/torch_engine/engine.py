@@ -23,7 +23,9 @@ from akashic_daemon.engine.base import (
 from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
 from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
+from akashic_daemon.engine.torch_engine.graphs import DecodeGraphs
 from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
+from akashic_daemon.engine.torch_engine.last_logits import LastLogits
 from akashic_daemon.engine.torch_engine.loading import Loaded, load
 from akashic_daemon.engine.torch_engine.options import TorchOptions
 from akashic_daemon.engine.torch_engine.pages import rows_at
@@ -35,12 +37,15 @@ from akashic_daemon.types import SequenceId
 
 
 class TorchEngine:
-    """A model computed by torch. Make, use and close it on one thread (tokenizing is safe anywhere)."""
+    """A model computed by torch. Make, use and close it on one thread (tokenizing is safe anywhere).
 
-    def __init__(self, options: TorchOptions, vocabulary: Vocabulary) -> None:
+    `loaded` is a model that isn't read from files, for measuring.
+    """
+
+    def __init__(self, options: TorchOptions, vocabulary: Vocabulary, loaded: Loaded | None = None) -> None:
         self._options = options
         self._vocabulary = vocabulary
-        loaded: Loaded = load(options, vocabulary)
+        loaded = load(options, vocabulary) if loaded is None else loaded
         self.warnings = loaded.warnings
         self._info = loaded.info
         self._kv: PagedKv = loaded.kv
@@ -50,8 +55,10 @@ class TorchEngine:
         self._exporter = CellExporter(loaded.kv)
         self._kv_cells = loaded.kv_cells
         self._threads = loaded.threads
-        self._logits: torch.Tensor | None = None
-        self._rows: list[range] = []
+        self._graphs: DecodeGraphs | None = None
+        if loaded.kv.pool.device.type == "cuda" and options.cuda_graphs:
+            self._graphs = DecodeGraphs(self._model, self._attention)
+        self._logits: LastLogits | None = None
 
     # -- what it is --------------------------------------------------------------------------------------------
 
@@ -108,20 +115,22 @@ class TorchEngine:
         added = [rows_at(rows, item.start) for rows, item in zip(taken.rows, batch, strict=True)]
         seen = [self._kv.grown(sequence, views) for sequence, views in zip(sequences, added, strict=True)]
         try:
-            self._logits = self._compute(lay_out(batch, seen, added, self._options.page_tokens))
+            found = self._compute(lay_out(batch, seen, added, self._options.page_tokens))
         except (RuntimeError, ValueError) as error:
             self._kv.table.undo(taken)
-            self._logits = None
             raise _computing(batch, error) from error
         for sequence, views in zip(sequences, seen, strict=True):
             self._kv.commit(sequence, views)
-        self._rows = _rows_of(batch)
+        self._logits = LastLogits(batch, found)
 
     def _compute(self, step: Step) -> torch.Tensor:
         with torch.inference_mode():
-            plan = self._attention.plan(step)
-            tokens, wanted = (torch.from_numpy(x).to(self._kv.pool.device) for x in (step.tokens, step.wanted))
-            found = self._model.logits(self._attention, plan, tokens, wanted)
+            if self._graphs is not None and self._graphs.serves(step):
+                found = self._graphs.run(step)
+            else:
+                plan = self._attention.plan(step)
+                tokens, wanted = (torch.from_numpy(x).to(self._kv.pool.device) for x in (step.tokens, step.wanted))
+                found = self._model.logits(self._attention, plan, tokens, wanted)
             return found[:, : self._vocabulary.size]  # rows beyond only make the matrix a round size
 
     def _check_batch(self, batch: Sequence[BatchItem]) -> None:
@@ -146,21 +155,16 @@ class TorchEngine:
 
     def sampler(self, params: SamplingParams) -> Sampler:
         """Return a new sampler. Raises Unsupported for a grammar."""
-        return TorchSampler(params, self._vocabulary.size, self._last_row)
+        return TorchSampler(params, self._vocabulary.size, self._last)
 
-    def _last_row(self, item: int) -> torch.Tensor:
-        assert self._logits is not None
-        rows = self._rows[item]
-        if not rows:
-            raise EngineError(f"sampling from batch item {item}: the batch didn't ask for its logits")
-        return self._logits[rows[-1]]
+    def _last(self) -> LastLogits:
+        if self._logits is None:
+            raise EngineError("reading logits: nothing was computed yet")
+        return self._logits
 
     def logits(self, item: int) -> FloatArray:
         """Return a copy of the logits of item number `item` of the last `decode`, which asked for some."""
-        assert self._logits is not None
-        rows = self._rows[item]
-        found: FloatArray = self._logits[rows.start : rows.stop].float().cpu().numpy().copy()
-        return found
+        return self._last().copied(item)
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -212,19 +216,9 @@ class TorchEngine:
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards; a second call does nothing."""
         gone: Any = None
-        self._model = self._attention = self._exporter = self._kv = gone
+        self._model = self._attention = self._exporter = self._graphs = self._kv = gone
         self._logits = None
         self._vocabulary.close()
-
-
-def _rows_of(batch: Sequence[BatchItem]) -> list[range]:
-    """Return each item's rows among the logits that were asked for."""
-    out, first = [], 0
-    for item in batch:
-        count = len(item.tokens) if item.all_logits else int(item.logits)
-        out.append(range(first, first + count))
-        first += count
-    return out
 
 
 def _computing(batch: Sequence[BatchItem], error: Exception) -> EngineError:

@@ -27,6 +27,7 @@ from akashic_daemon.engine.torch_engine.views import (
 )
 
 Ints = npt.NDArray[np.int32]
+_FEW = 128
 
 
 class PagesLack(Exception):
@@ -72,15 +73,23 @@ class PageTable:
 
     def hold(self, views: Views) -> None:
         """Count these views."""
-        np.add.at(self.refs, views[:, PAGE], 1)
+        self._count(views[:, PAGE], 1)
 
     def let_go(self, views: Views) -> None:
         """Count these views no more; pages that nobody sees are free."""
         pages = views[:, PAGE]
-        np.subtract.at(self.refs, pages, 1)
-        gone = np.unique(pages[self.refs[pages] == 0])
-        self.fill[gone] = 0
-        self._free.extend(gone[::-1].tolist())
+        self._count(pages, -1)
+        unseen = self.refs[pages] == 0
+        if unseen.any():
+            gone = np.unique(pages[unseen])
+            self.fill[gone] = 0
+            self._free.extend(gone[::-1].tolist())
+
+    def _count(self, pages: Ints, change: int) -> None:
+        if len(pages) < _FEW:
+            np.add.at(self.refs, pages, change)
+        else:  # twice as fast for long lists
+            self.refs += (change * np.bincount(pages, minlength=self.count)).astype(np.int32)
 
     # -- new tokens --------------------------------------------------------------------------------------------
 

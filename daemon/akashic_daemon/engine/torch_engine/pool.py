@@ -86,8 +86,9 @@ class KvPool:
         """Bring the bounds of these cells' pages up to date; they are written from their first slot on."""
         if not self.bounds:
             return
-        pages, counts = np.unique(cells // self.page_tokens, return_counts=True)
-        first = np.array([int((cells[cells // self.page_tokens == page] % self.page_tokens).min()) for page in pages])
+        pages, which, counts = np.unique(cells // self.page_tokens, return_inverse=True, return_counts=True)
+        first = np.full(len(pages), self.page_tokens)
+        np.minimum.at(first, which, cells % self.page_tokens)
         runs = torch.from_numpy(np.stack([pages, first, counts], axis=1).astype(np.int32)).to(self.device)
         for bounds, k in zip(self.bounds, self.k, strict=True):
             update_bounds(bounds, k, runs)

@@ -11,19 +11,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from akashic_daemon.engine.base import SamplingParams
+from akashic_daemon.engine.torch_engine.last_logits import Doubles, LastLogits
 from akashic_daemon.errors import BadRequest, Unsupported
-
-Doubles = npt.NDArray[np.float64]
 
 
 class TorchSampler:
-    """One request's chain. `row_of` gives a batch item's last logits on the device."""
+    """One request's chain. `last` gives the logits of the last step."""
 
-    def __init__(self, params: SamplingParams, vocabulary_size: int, row_of: Callable[[int], torch.Tensor]) -> None:
+    def __init__(self, params: SamplingParams, vocabulary_size: int, last: Callable[[], LastLogits]) -> None:
         if params.grammar is not None:
             raise Unsupported(
                 "the torch engine can't hold answers to a grammar", hint="use the llama.cpp engine, or leave it out"
@@ -32,7 +30,7 @@ class TorchSampler:
         if bad:
             raise BadRequest(f"logit_bias names token {bad[0]}, but the vocabulary has {vocabulary_size} tokens")
         self._params = params
-        self._row_of = row_of
+        self._last = last
         self._penalized = bool(
             params.repeat_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         )
@@ -41,7 +39,7 @@ class TorchSampler:
 
     def sample(self, item: int) -> int:
         """Choose a token from the last logits of batch item `item` of the last decode, and remember it."""
-        token = self._choose(self._row_of(item))
+        token = self._choose(self._last(), item)
         self._recent.append(token)
         return token
 
@@ -52,18 +50,20 @@ class TorchSampler:
     def close(self) -> None:
         """Do nothing: it holds nothing but numbers."""
 
-    def _choose(self, logits: torch.Tensor) -> int:
-        if self._params.logit_bias or self._penalized:
-            logits = self._adjusted(logits.float().clone())
+    def _choose(self, last: LastLogits, item: int) -> int:
+        own = self._adjusted(last.row(item).float().clone()) if self._params.logit_bias or self._penalized else None
         if self._params.temperature <= 0.0:
-            return int(logits.argmax())
-        kept = min(self._params.top_k, len(logits)) if self._params.top_k > 0 else len(logits)
-        best = torch.topk(logits.float(), kept)
-        values, ids = best.values.double().cpu().numpy(), best.indices.cpu().numpy()
+            return last.best(item) if own is None else int(own.argmax())
+        kept = last.vocabulary_size if self._params.top_k <= 0 else min(self._params.top_k, last.vocabulary_size)
+        if own is None:
+            values, tokens = last.top(item, kept)
+        else:
+            best = torch.topk(own, kept)
+            values, tokens = best.values.double().cpu().numpy(), best.indices.cpu().numpy()
         count = _kept(values, self._params.top_p, self._params.min_p)
         chances = _softmax(values[:count] / self._params.temperature)
         place = int(np.searchsorted(np.cumsum(chances), self._chance.random(), "right"))
-        return int(ids[min(place, count - 1)])
+        return int(tokens[min(place, count - 1)])
 
     def _adjusted(self, logits: torch.Tensor) -> torch.Tensor:
         for token, bias in self._params.logit_bias:

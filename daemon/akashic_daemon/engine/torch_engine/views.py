@@ -43,6 +43,8 @@ def cut(views: Views, start: int, end: int) -> Views:
         return NO_VIEWS
     first = starts(views)
     last = first + views[:, LENGTH]
+    if not len(views) or (start <= first[0] and last[-1] <= end):
+        return views.copy()
     low, high = int(np.searchsorted(last, start, "right")), int(np.searchsorted(first, end, "left"))
     part = views[low:high].copy()
     if len(part):
@@ -101,6 +103,10 @@ def placed(views: Views, ranges: Sequence[tuple[int, int]]) -> Views:
     spans = np.array(ranges, np.int64).reshape(-1, 2)
     row_ends, span_ends = np.cumsum(views[:, LENGTH], dtype=np.int64), np.cumsum(spans[:, 1] - spans[:, 0])
     assert row_ends[-1] == span_ends[-1]
+    if len(spans) == 1:
+        out = views.copy()
+        out[:, BASE] = spans[0, 0] + row_ends - views[:, LENGTH] - views[:, OFFSET]
+        return out
     ends = np.union1d(row_ends, span_ends[span_ends > 0])
     begins = np.concatenate([[0], ends[:-1]])
     row, span = np.searchsorted(row_ends, begins, "right"), np.searchsorted(span_ends, begins, "right")

@@ -1,0 +1,107 @@
+"""Decode steps as CUDA graphs: one a batch size, replayed with new tables, so that no kernel waits for the host.
+
+A graph reads its tokens, slots, positions and views from one buffer, which one copy fills. Rows that pad a batch write
+nowhere and see nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from akashic_daemon.engine.torch_engine.attention import DecodePlan, PagedAttention
+from akashic_daemon.engine.torch_engine.forward import Model
+from akashic_daemon.engine.torch_engine.step import Step
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_MOST_VIEWS = 32768
+_LEAST_VIEWS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tables:
+    """int32: tokens [n], slots [n], positions [n], view_start [n + 1], a gap up to 16 bytes, views [most, 4]."""
+
+    host: torch.Tensor
+    device: torch.Tensor
+    batch: int
+    views_at: int
+
+    @classmethod
+    def make(cls, batch: int, views: int, device: torch.device) -> _Tables:
+        views_at = -(-(4 * batch + 1) // 4) * 4
+        host = torch.zeros(views_at + 4 * views, dtype=torch.int32, pin_memory=True)
+        return cls(host, torch.zeros_like(host, device=device), batch, views_at)
+
+    def parts(self, of: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return tokens, slots, positions, view_start and views as views of the buffer."""
+        n = self.batch
+        return of[:n], of[n : 2 * n], of[2 * n : 3 * n], of[3 * n : 4 * n + 1], of[self.views_at :].view(-1, 4)
+
+    def fill(self, step: Step | None) -> None:
+        """Write a step's tables (None: of no row at all) and send them to the device."""
+        tokens, slots, positions, view_start, views = (part.numpy() for part in self.parts(self.host))
+        tokens[:], slots[:], positions[:], view_start[:] = 0, -1, 0, 0
+        total = 0
+        if step is not None:
+            count = len(step.segments)
+            tokens[:count], slots[:count] = step.tokens, step.cells
+            positions[:count] = [s.start for s in step.segments]
+            for row, segment in enumerate(step.segments):
+                views[total : total + len(segment.views)] = segment.views
+                total += len(segment.views)
+                view_start[row + 1] = total
+            view_start[count + 1 :] = total
+        used = self.views_at + 4 * total
+        self.device[:used].copy_(self.host[:used], non_blocking=True)
+
+
+class DecodeGraphs:
+    """Graphs of one model over one pool; each is made when its batch size is first met."""
+
+    def __init__(self, model: Model, attention: PagedAttention) -> None:
+        self._model = model
+        self._attention = attention
+        pages = attention.pool.shape.pages
+        self._most_views = min(_MOST_VIEWS, max(_LEAST_VIEWS, 1 << (2 * pages - 1).bit_length()))
+        self._graphs: dict[int, _Graph] = {}
+
+    def serves(self, step: Step) -> bool:
+        """Tell if a step is of single tokens, and not larger than graphs are made for."""
+        views = sum(len(s.views) for s in step.segments)
+        return step.single and len(step.segments) <= BATCHES[-1] and views <= self._most_views
+
+    def run(self, step: Step) -> torch.Tensor:
+        """Return the logits of a step: [items, vocabulary], valid until the next run."""
+        batch = next(size for size in BATCHES if size >= len(step.segments))
+        if batch not in self._graphs:
+            self._graphs[batch] = _Graph(self._model, self._attention, batch, self._most_views)
+        return self._graphs[batch].run(step)
+
+
+class _Graph:
+    def __init__(self, model: Model, attention: PagedAttention, batch: int, views: int) -> None:
+        device = attention.pool.device
+        self._tables = _Tables.make(batch, views, device)
+        self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._tables.fill(None)
+        tokens, slots, positions, view_start, listed = self._tables.parts(self._tables.device)
+        plan = DecodePlan(slots, positions, listed, view_start, *attention.tables(batch, views))
+        self._graph = torch.cuda.CUDAGraph()
+        # Kernels are compiled, and libraries take their memory, before anything is recorded.
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):
+            model.logits(attention, plan, tokens, None)
+        torch.cuda.current_stream(device).wait_stream(aside)
+        with torch.cuda.graph(self._graph):
+            self._logits = model.logits(attention, plan, tokens, None)
+        self._sent.record()
+
+    def run(self, step: Step) -> torch.Tensor:
+        self._sent.synchronize()  # the host's tables may still be on their way
+        self._tables.fill(step)
+        self._sent.record()
+        self._graph.replay()
+        return self._logits[: len(step.segments)]
