@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Literal
+from typing import Any, Literal
 
 from agents_fuzz import Agent
 from akashic_daemon.engine.base import ModelInfo
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.schedule.events import GenerationInput
-from fake_service import answer
+from fake_service import MakeEngine, answer
 from watched_service import Outcome, Watch, watched
 
 Interruption = Literal["restart", "kill", "swap"]
@@ -27,14 +27,18 @@ Interruption = Literal["restart", "kill", "swap"]
 class Named(FakeEngine):
     """Says which model it is, and under which fingerprint."""
 
-    def __init__(self, name: str, *, kv_cells: int = 8192, window_tokens: int = 2048, end_every: int = 29) -> None:
-        super().__init__(kv_cells=kv_cells, window_tokens=window_tokens, end_every=end_every)
-        self._name = name
+    def __init__(self, name: str, *, window_tokens: int = 2048, parts: Mapping[str, str] | None = None) -> None:
+        super().__init__(kv_cells=8192, window_tokens=window_tokens)
+        self._name, self._parts = name, dict(parts or {})
+        self.template: str | None = super().model.chat_template
 
     @property
     def model(self) -> ModelInfo:
         """The fake's model by another name."""
-        return replace(super().model, name=self._name, fingerprint=f"model1:{self._name}")
+        fingerprint = f"model1:{self._name}{sorted(self._parts.items()) or ''}"
+        return replace(
+            super().model, name=self._name, fingerprint=fingerprint, parts=self._parts, chat_template=self.template
+        )
 
 
 @dataclass(slots=True)
@@ -45,7 +49,8 @@ class Life:
     how: Interruption
     watch: Watch
     stack: AsyncExitStack
-    window_tokens: int = 2048
+    make: MakeEngine
+    flags: Mapping[str, Any] | None = None
 
     async def interrupt(self) -> None:
         """Let the KV be lost."""
@@ -60,20 +65,32 @@ class Life:
         if self.how == "kill":
             shutil.rmtree(store)
             killed.rename(store)
-        self.watch = await self.stack.enter_async_context(_service(self.home, self.window_tokens))
+        await self.begin()
+
+    async def begin(self) -> None:
+        """Start a service on what the last one left."""
+        self.watch = await self.stack.enter_async_context(_service(self.home, self.make, self.flags))
 
 
-def _service(home: FilePath, window_tokens: int) -> AbstractAsyncContextManager[Watch]:
-    return watched(home, lambda name, _p: Named(name, window_tokens=window_tokens), models=("a", "b"))
+def named(name: str, _path: FilePath) -> Named:
+    """Make an engine of that name."""
+    return Named(name)
+
+
+def _service(home: FilePath, make: MakeEngine, flags: Mapping[str, Any] | None) -> AbstractAsyncContextManager[Watch]:
+    no_tiers = {"cache.ram_bytes": 0, "cache.ssd_bytes": 0}
+    return watched(home, make, models=("a", "b"), flags={**no_tiers, **(flags or {})})
 
 
 @asynccontextmanager
-async def life(home: FilePath, how: Interruption, *, window_tokens: int = 2048) -> AsyncIterator[Life]:
+async def life(
+    home: FilePath, how: Interruption, *, make: MakeEngine = named, flags: Mapping[str, Any] | None = None
+) -> AsyncIterator[Life]:
     """Run a service that is interrupted in that way."""
     home.mkdir(exist_ok=True)
     async with AsyncExitStack() as stack:
-        watch = await stack.enter_async_context(_service(home, window_tokens))
-        yield Life(home, how, watch, stack, window_tokens)
+        watch = await stack.enter_async_context(_service(home, make, flags))
+        yield Life(home, how, watch, stack, make, flags)
 
 
 def seen(outcome: Outcome) -> tuple[object, ...]:
@@ -93,7 +110,7 @@ async def tell(home: FilePath, how: Interruption, seed: int, turns: int) -> Sequ
     window = chance.choice((200, 400, 2048))
     agents = [Agent(number, random.Random(seed * 100 + number)) for number in range(chance.randint(1, 3))]
     told: list[object] = []
-    async with life(home, how, window_tokens=window) as on:
+    async with life(home, how, make=lambda name, _p: Named(name, window_tokens=window)) as on:
         for _ in range(turns):
             agent = chance.choice(agents)
             while agent.chance.random() < 0.45:

@@ -36,6 +36,8 @@ CAUSES = {
     "arguments_reserialised": "the same tool arguments were written otherwise",
     "tools_reordered": "the same tools came in another order",
     "program_differs": "other cache operations were in force before",
+    "answer_differs": "the history has another answer than the one that was generated",
+    "model_changed": "it was computed by another model, or by this one set up otherwise",
 }
 
 
@@ -75,7 +77,9 @@ def miss_lines(miss: Miss | None, *, exact: bool) -> list[str]:
     for name, text in (("expected", miss.expected), ("got", miss.got)):
         if text is not None:
             told.append(f"  {name}: {quoted(text)}")
-    if miss.could_reuse and exact:
+    if miss.detail is not None:
+        told.append(f"  {printable(miss.detail)}")
+    if miss.could_reuse and exact and miss.cause not in ("evicted", "model_changed"):
         told.append(f"  with edit_reuse=drop {count(miss.could_reuse)} more tokens would have been reused")
     return told
 

@@ -21,6 +21,7 @@ from akashic_daemon.config import Config
 from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, trace_of
 from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
+from akashic_daemon.engine.parts import parts_of, template_digest
 from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.program.layout import preamble
@@ -144,9 +145,11 @@ class Generation:
         planned = await asyncio.to_thread(planner.plan, ask)
         if session is None:
             session = _session_of(planned) or self._book.new_name()
-        near = planned.near or known
+        near, changed = planned.near or known, self._keeper.change_since(session, engine.model)
         before = None
-        if near is not None:
+        if changed is not None:
+            before = Before(changed[0].trace, changed=changed[1])
+        elif near is not None:
             edited = planned.edited
             edits, editable = ((), None) if edited is None else (edited.edits, edited.computed_tokens)
             before = Before(near.trace, edits, editable, reordered)
@@ -279,7 +282,7 @@ class Generation:
         await self._book.record(session, messages, answer, sampled if exact else [], origin="api")
         if known is not None:
             await self._sessions.add_explanation(session, _explanation(turn, job, finished))
-            self._keeper.write(known, {})
+            self._keeper.write(known, parts_of(engine.model))
 
     def _make_request(
         self, engine: Engine, turn: _Turn
@@ -381,8 +384,9 @@ def _known(model: ModelInfo, turn: _Turn, job: Request) -> Known:
     runs = runs_of(route.owners + array("i", [len(messages)] * len(answered)))
     shown = _as_shown(turn.planned, route, messages)
     return Known(
-        turn.session, model.name, model.fingerprint, trace, shown, turn.request.tools, turn.planned.altered, runs
-    )
+        turn.session, model.name, model.fingerprint, trace, shown, turn.request.tools, turn.planned.altered, runs,
+        template_digest(model),
+    )  # fmt: skip
 
 
 def _as_shown(planned: Planned, route: Route, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -124,12 +124,14 @@ class SessionBook:
                 unwritten.places = {name: list(at) for name, at in self._places.get(session, {}).items()}
         self._thread.later(session, lambda: self._write(session))
 
-    def _write(self, session: str) -> None:
-        """Write what waits of a session; on the store thread."""
+    def _write(self, session: str) -> bool:
+        """Write what waits of a session, on the store thread; tell if anything did."""
         with self._handing_over:
             unwritten = self._unwritten.pop(session, None)
-        if unwritten is not None:
-            self._kept.write(session, unwritten)
+        if unwritten is None:
+            return False
+        self._kept.write(session, unwritten)
+        return True
 
     async def load_sampled(self, messages: Sequence[Message]) -> None:
         """Fetch the sampled tokens of assistant messages, so that `recall` answers without waiting."""

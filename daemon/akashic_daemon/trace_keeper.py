@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from akashic_daemon.engine.base import ModelInfo
+from akashic_daemon.engine.parts import difference, parts_of, template_digest
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.session_book import SessionBook
 from akashic_daemon.store.thread import StoreThread
@@ -42,8 +44,21 @@ class TraceKeeper:
     def write(self, known: Known, parts: Mapping[str, str]) -> None:
         """Let a trace that was remembered be kept for the next start."""
         assert known.session is not None
-        self._parts[known.fingerprint] = {"model": known.model, **parts}
+        self._parts[known.fingerprint] = parts
         self._book.keep_trace(known, parts)
+
+    def change_since(self, session: str | None, info: ModelInfo) -> tuple[Known, str] | None:
+        """Return what a session computed last and what of the model has changed since; None when nothing has.
+
+        A trace under the loaded fingerprint makes it none, whatever other model came between.
+        """
+        own = self.traces.of_session(session, info.fingerprint)
+        if own is not None:
+            return None if own.template == template_digest(info) else (own, "chat template changed")
+        other = self.traces.newest_of(session)
+        if other is None:
+            return None
+        return other, difference(self._parts.get(other.fingerprint, {"model": other.model}), parts_of(info))
 
     def take_over(self, old: str, new: str, *, first: int | None = None) -> None:
         """Give a session the traces of another, only what stands on the `first` messages unless None."""
@@ -51,7 +66,7 @@ class TraceKeeper:
             taken = known.first(len(known.messages) + 1 if first is None else first, new)
             if taken is not None:
                 self.traces.remember(taken)
-                self.write(taken, {k: v for k, v in self._parts.get(known.fingerprint, {}).items() if k != "model"})
+                self.write(taken, self._parts.get(known.fingerprint, {}))
 
     async def _load(self) -> None:
         try:

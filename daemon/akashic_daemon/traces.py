@@ -17,7 +17,8 @@ from typing import Any
 
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.align import Entry, SameMeaning, Trace, entries_of
-from akashic_daemon.program.path import Path
+from akashic_daemon.program.path import Drop, Path
+from akashic_daemon.program.ranges import normal
 from akashic_daemon.trajectory.message import Message
 
 KEPT_KINDS = frozenset({"volatile_text", "arguments_reserialised", "tokenized_otherwise"})
@@ -33,7 +34,7 @@ class Known:
     """A trace, the messages that its entries' owners number, and the tools of its prompt.
 
     altered: owners whose entries operations made say something else than the message. runs: (owner, tokens) along the
-    path, -1 for what the request didn't have any more.
+    path, -1 for what the request didn't have any more. template: digest of the chat template that it was laid out by.
     """
 
     session: str | None
@@ -44,9 +45,13 @@ class Known:
     tools: tuple[Mapping[str, Any], ...] = ()
     altered: frozenset[int] = frozenset()
     runs: tuple[tuple[int, int], ...] = ()
+    template: str = ""
 
     def first(self, count: int, session: str) -> Known | None:
-        """Return what stands on the first `count` messages, as another session's; None when that can't be told apart."""
+        """Return what stands on the first `count` messages, as another session's; None when nothing does.
+
+        What an edit took out of them later is dropped at once. Nothing of the other messages is in it.
+        """
         if count > len(self.messages):
             return replace(self, session=session)
         owners = array("i")
@@ -56,13 +61,18 @@ class Known:
             owners.extend([owner] * length)
         path = self.trace.path.prefix(len(owners))
         state = active_cache(path)
+        gone = normal((i, i + 1) for start, end in state.indices for i in range(start, end) if owners[i] < 0)
+        if gone:
+            path = path.then((), [Drop(gone)])
+            state = active_cache(path)
         entries = entries_of(path, owners, state)
-        if not entries or sum(len(e.tokens) for e in entries) != state.tokens:
-            return None  # something is visible that these messages don't say
+        if not entries:
+            return None
         runs = tuple(self.runs[: sum(1 for _ in groupby(owners))])
         altered = frozenset(owner for owner in self.altered if owner < count)
         trace = Trace(path, entries, open_tail=False)
-        return Known(session, self.model, self.fingerprint, trace, self.messages[:count], self.tools, altered, runs)
+        messages = self.messages[:count]
+        return replace(self, session=session, trace=trace, messages=messages, altered=altered, runs=runs)
 
 
 def runs_of(owners: array[int]) -> tuple[tuple[int, int], ...]:

@@ -10,7 +10,7 @@ import gguf
 import pytest
 
 from akashic_daemon.engine import gguf_header
-from akashic_daemon.engine.gguf_header import read_header
+from akashic_daemon.engine.gguf_header import read_header, tokenizer_digest
 from akashic_daemon.errors import BadModelFile
 from tiny_gguf import CHATML, SPECIAL, Shape, write_tiny_gguf
 
@@ -119,3 +119,20 @@ def test_what_is_no_model_is_refused_with_its_path_and_what_to_do(tmp_path: Path
 def test_a_path_that_no_system_takes_is_refused() -> None:
     with pytest.raises(BadModelFile, match="x"):
         read_header(Path("/x\0y"))
+
+
+def test_the_tokenizers_digest_changes_with_every_token_and_not_with_the_template_or_weights(
+    tiny: Path, tmp_path: Path
+) -> None:
+    data = tiny.read_bytes()
+    at = data.index(b"tokenizer.ggml.tokens")
+    changes = {
+        "token": (data.index(SPECIAL[-1].encode(), at), True),
+        "key": (data.index(b"tokenizer.ggml.model") + len("tokenizer.ggml."), True),
+        "template": (data.index(b"add_generation_prompt"), False),
+        "weights": (len(data) - 3, False),
+    }
+    for name, (place, differs) in changes.items():
+        changed = tmp_path / f"{name}.gguf"
+        changed.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert (tokenizer_digest(changed) != tokenizer_digest(tiny)) == differs, name

@@ -50,7 +50,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. `window_tokens` is the longest context it serves; sizes in bytes."""
+    """The loaded model. `window_tokens` is the longest context it serves; sizes in bytes.
+
+    parts: what its fingerprint is made of, by name, so that two can be told apart in words.
+    """
 
     name: str
     path: str
@@ -69,6 +72,7 @@ class ModelInfo:
     add_bos: bool
     fingerprint: str
     metadata: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

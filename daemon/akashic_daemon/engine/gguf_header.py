@@ -6,6 +6,7 @@ format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -57,7 +58,8 @@ class Table:
 class GgufHeader:
     """What a file says of its model. Counts are 0 where it doesn't say; `metadata` holds its short plain values.
 
-    tables: the f32 tensors of one dimension that belong to no layer, by name.
+    tables: the f32 tensors of one dimension that belong to no layer, by name. vocabulary: which bytes of the first file say
+    how text becomes tokens.
     """
 
     architecture: str
@@ -69,6 +71,7 @@ class GgufHeader:
     has_chat_template: bool
     metadata: Mapping[str, str]
     tables: Mapping[str, Table]
+    vocabulary: tuple[tuple[int, int], ...] = ()
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -114,6 +117,22 @@ def read_table(path: Path, name: str) -> npt.NDArray[np.float32] | None:
     return found.astype(np.float32)
 
 
+def tokenizer_digest(path: Path) -> str:
+    """Return a tagged digest of all that says how text becomes tokens; the chat template isn't of that. Raises BadModelFile."""
+    digest = hashlib.blake2b(digest_size=16)
+    spans = read_header(path).vocabulary
+    try:
+        with path.open("rb") as file:
+            for start, end in spans:
+                file.seek(start)
+                digest.update(file.read(end - start))
+    except OSError as error:
+        raise BadModelFile(
+            f"reading the vocabulary of {path}: {error.strerror or error}", hint="check the path"
+        ) from error
+    return "tokenizer1:" + digest.hexdigest()
+
+
 def _read_file(path: Path) -> GgufHeader:
     doing = f"opening the model {path}"
     try:
@@ -146,13 +165,17 @@ class _Parser:
         self._values: dict[str, Value] = {}
         self._lengths: dict[str, int] = {}
         self._tables: dict[str, Table] = {}
+        self._vocabulary: list[tuple[int, int]] = []
 
     def header(self) -> GgufHeader:
         self._check_kind()
         tensor_count, value_count = self._number("<Q"), self._number("<Q")
         for _ in range(value_count):
+            start = self._file.tell()
             key = self._text()
             self._value(key, self._number("<I"))
+            if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):
+                self._vocabulary.append((start, self._file.tell()))
         parameters_count = self._tensors(tensor_count)
         architecture = str(self._values.get("general.architecture", ""))
         name = self._values.get("general.name") or self._values.get("general.basename") or ""
@@ -166,6 +189,7 @@ class _Parser:
             has_chat_template="tokenizer.chat_template" in self._values,
             metadata={k: str(v) for k, v in self._values.items() if len(str(v)) <= _SHOWN_CHARS},
             tables=self._tables,
+            vocabulary=tuple(self._vocabulary),
         )
 
     def _check_kind(self) -> None:

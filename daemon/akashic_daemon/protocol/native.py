@@ -41,13 +41,14 @@ MissCause = Literal[
     "tools_reordered",
     "program_differs",
     "answer_differs",
+    "model_changed",
 ]
 """Why a request couldn't reuse more: nothing like it was computed; its text differs from what was computed; no earlier
 turn shares its start; it was computed and has been evicted; the same text was tokenized otherwise; the prompt's
 start moved because the history outgrew the window; a message of the history was removed, replaced (its thinking or tool
 output shortened included) or inserted; a line that changes with every request; the same tool arguments, written otherwise;
 the same tools in another order; other cache operations than before; the history has another answer than the one that
-was generated."""
+was generated; it was computed by another model, or by the same one set up otherwise (`detail` says what changed)."""
 
 
 class Wire(BaseModel):
@@ -65,6 +66,7 @@ class Miss(Wire):
     expected: str | None = None
     got: str | None = None
     could_reuse: int = 0
+    detail: str | None = None
 
 
 class Reuse(Wire):

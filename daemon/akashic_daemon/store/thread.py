@@ -23,7 +23,7 @@ class StoreThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="akashic-store")
-        self._later: OrderedDict[str, Callable[[], object]] = OrderedDict()
+        self._later: OrderedDict[str, Callable[[], bool]] = OrderedDict()
         self._writing: asyncio.Task[None] | None = None
         self.problem: str | None = None
         """Why the newest of the work that nobody waits for could not be done."""
@@ -32,8 +32,11 @@ class StoreThread:
         """Run `function` on the store thread and return or raise what it does."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    def later(self, session: str, function: Callable[[], object]) -> None:
-        """Keep something of a session when the thread has time; what waited for that isn't run any more."""
+    def later(self, session: str, function: Callable[[], bool]) -> None:
+        """Keep something of a session when the thread has time; what waited for that isn't run any more.
+
+        `function` tells if there was something to write.
+        """
         self._later.pop(session, None)
         self._later[session] = function
         if self._writing is None or self._writing.done():
@@ -52,12 +55,11 @@ class StoreThread:
         while self._later:
             session, function = self._later.popitem(last=False)
             try:
-                await self.run(function)
+                if await self.run(function):
+                    self.problem = None
             except NotFound:
                 continue  # the session was removed meanwhile, and nothing of it is to be kept
             except AkashicError as error:
                 if self.problem is None:
                     logger.warning("what session %s computed isn't kept for the next start: %s", session, error)
                 self.problem = f"what is kept for the next start could not be written: {error.message}"
-            else:
-                self.problem = None

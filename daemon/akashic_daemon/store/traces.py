@@ -67,10 +67,10 @@ class TraceStore:
             raise _damaged(name) from error
 
     def parts(self) -> dict[str, dict[str, str]]:
-        """Return what each fingerprint is made of, its model's name as `model` among it."""
+        """Return what each fingerprint is made of."""
         with self._database.reading() as c:
-            rows = c.execute("SELECT fingerprint, model, parts FROM fingerprints").fetchall()
-        return {str(f): {"model": str(model), **json.loads(parts)} for f, model, parts in rows}
+            rows = c.execute("SELECT fingerprint, parts FROM fingerprints").fetchall()
+        return {str(fingerprint): json.loads(parts) for fingerprint, parts in rows}
 
 
 def put(c: sqlite3.Connection, session_id: int, known: Known, parts: Parts) -> None:
@@ -141,6 +141,7 @@ def _to_body(known: Known, others: Mapping[int, Message]) -> bytes:
         "tools": list(known.tools),
         "altered": sorted(known.altered),
         "runs": [n for run in known.runs for n in run],
+        "template": known.template,
     }
     text = json.dumps(words, separators=(",", ":")).encode()
     tokens = np.frombuffer(trace.path.tokens, np.int32).astype("<i4")
@@ -161,7 +162,8 @@ def _from_body(session: str, model: str, fingerprint: str, body: bytes, own: Seq
     trace = Trace(path, entries, bool(words["open_tail"]))
     runs = tuple(_pairs(words["runs"]))
     return Known(
-        session, model, fingerprint, trace, messages, tuple(words["tools"]), frozenset(words["altered"]), runs
+        session, model, fingerprint, trace, messages, tuple(words["tools"]), frozenset(words["altered"]), runs,
+        words["template"],
     )  # fmt: skip
 
 

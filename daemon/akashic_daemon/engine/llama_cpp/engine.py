@@ -27,7 +27,7 @@ from akashic_daemon.engine.base import (
     SavedCells,
 )
 from akashic_daemon.engine.fingerprint import fingerprint, weights_digest
-from akashic_daemon.engine.gguf_header import read_header
+from akashic_daemon.engine.gguf_header import read_header, tokenizer_digest
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, KvShape, kv_shape_of
@@ -38,6 +38,7 @@ from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
 from akashic_daemon.engine.llama_cpp.state import save_sequence
 from akashic_daemon.engine.llama_cpp.threads import LoadFollower
+from akashic_daemon.engine.parts import parts
 from akashic_daemon.errors import ConfigError, EngineError, ModelError
 from akashic_daemon.types import SequenceId
 
@@ -241,6 +242,7 @@ class LlamaCppEngine:
         metadata = dict(self._metadata())
         template = llama_cpp.llama_model_chat_template(model, None)
         per_token = self._kv_bytes_per_token()
+        weights, settings = weights_digest(self._options.path, self._options.digests), self._settings()
         bos, eos = llama_cpp.llama_vocab_bos(vocabulary), llama_cpp.llama_vocab_eos(vocabulary)
         return ModelInfo(
             name=self._options.name,
@@ -258,23 +260,22 @@ class LlamaCppEngine:
             bos=self._control_text(bos),
             eos=self._control_text(eos),
             add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocabulary)),
-            fingerprint=self._fingerprint(),
+            fingerprint=fingerprint(weights, settings),
             metadata=metadata,
+            parts={**parts(weights, settings), "tokenizer": tokenizer_digest(self._options.path)},
         )
 
-    def _fingerprint(self) -> str:
-        return fingerprint(
-            weights_digest(self._options.path, self._options.digests),
-            {
-                "engine": "llama_cpp",
-                "build": llama_cpp.__version__,
-                "state_version": 3,
-                "kv_type": self._options.kv_type,
-                "flash_attention": self._wants_flash_attention(),
-                "context_tokens": llama_cpp.llama_n_ctx_seq(self._context),
-                "offloaded": bool(llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0),
-            },
-        )
+    def _settings(self) -> dict[str, str | int | bool]:
+        """Return what changes KV besides the weights."""
+        return {
+            "engine": "llama_cpp",
+            "build": llama_cpp.__version__,
+            "layout_version": 3,
+            "kv_type": self._options.kv_type,
+            "fused_attention": self._wants_flash_attention(),
+            "context_tokens": llama_cpp.llama_n_ctx_seq(self._context),
+            "offloaded": bool(llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0),
+        }
 
     def _metadata(self) -> list[tuple[str, str]]:
         out = []

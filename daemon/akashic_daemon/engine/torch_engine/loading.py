@@ -9,6 +9,7 @@ import torch
 
 from akashic_daemon.engine.base import ModelInfo
 from akashic_daemon.engine.fingerprint import fingerprint, weights_digest
+from akashic_daemon.engine.parts import parts
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.kv import PagedKv
 from akashic_daemon.engine.torch_engine.options import TorchOptions
@@ -185,6 +186,7 @@ def _describe(
 ) -> ModelInfo:
     shape, (kv_cells, window) = source.architecture, sizes
     per_token = shape.kv_values_per_token * types.kv.itemsize
+    weights, settings = weights_digest(options.path, options.digests), _settings(shape, vocabulary, types)
     parameters = f"{shape.parameters / 1e6:,.0f}M" if shape.parameters < 1e9 else f"{shape.parameters / 1e9:,.1f}B"
     return ModelInfo(
         name=options.name,
@@ -202,7 +204,8 @@ def _describe(
         bos=vocabulary.bos,
         eos=vocabulary.eos,
         add_bos=vocabulary.add_bos,
-        fingerprint=_fingerprint(options, shape, vocabulary, types),
+        fingerprint=fingerprint(weights, settings),
+        parts=parts(weights, settings),
         metadata={
             "engine": "torch",
             "weights_type": source.kind,
@@ -212,20 +215,17 @@ def _describe(
     )
 
 
-def _fingerprint(options: TorchOptions, shape: Architecture, vocabulary: Vocabulary, types: _Types) -> str:
-    rope = hashlib.blake2b(shape.rope.described().encode(), digest_size=16).hexdigest()
-    return fingerprint(
-        weights_digest(options.path, options.digests),
-        {
-            "engine": "torch",
-            "build": str(torch.__version__),
-            "layout_version": _LAYOUT_VERSION,
-            "kv_type": _short(types.kv),
-            "computed_in": _short(types.weights),
-            "rope": rope,
-            "tokenizer": vocabulary.digest,
-        },
-    )
+def _settings(shape: Architecture, vocabulary: Vocabulary, types: _Types) -> dict[str, str | int]:
+    """Return what changes KV besides the weights."""
+    return {
+        "engine": "torch",
+        "build": str(torch.__version__),
+        "layout_version": _LAYOUT_VERSION,
+        "kv_type": _short(types.kv),
+        "computed_in": _short(types.weights),
+        "rope": hashlib.blake2b(shape.rope.described().encode(), digest_size=16).hexdigest(),
+        "tokenizer": vocabulary.digest,
+    }
 
 
 def _short(dtype: torch.dtype) -> str:
