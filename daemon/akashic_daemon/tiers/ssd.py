@@ -287,7 +287,7 @@ class SsdTier:
         """Remove blocks, and give back to the disk what dead ones took. Raises StoreError.
 
         unused_for_s: those not used for so long. other_than: those of other models than this fingerprint. to_bytes: the
-        coldest, until the tier takes no more than that.
+        coldest, until the tier takes no more than that; these are in `evicted` as well.
         """
         store = self._store
         used_bytes = store.bytes_used
