@@ -16,7 +16,8 @@ from akashic_daemon.config import Settings, load
 from akashic_daemon.engine.host import KnownModel, embedded_model, find_model
 from akashic_daemon.errors import AkashicError, UsageError
 from akashic_daemon.fidelity.score import Scorer
-from akashic_daemon.fidelity.turns import read_runs
+from akashic_daemon.fidelity.storage import StorageScorer
+from akashic_daemon.fidelity.turns import Run, read_runs
 from akashic_daemon.paths import find_paths
 
 _INTERRUPTED = 130
@@ -30,9 +31,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("transcripts", nargs="+", type=Path)
     parser.add_argument("--model")
     parser.add_argument("--keep", type=int, nargs="+", default=[12, 4, 1])
+    parser.add_argument("--storage", help="measure what storing KV so loses, instead of shortened histories")
     options = parser.parse_args(argv)
     try:
-        tell({"result": measure(options.transcripts, options.model, tuple(options.keep))})
+        tell({"result": measure(options.transcripts, options.model, tuple(options.keep), options.storage)})
     except AkashicError as error:
         tell({"error": error.to_wire()})
         return error.exit_code
@@ -46,18 +48,23 @@ def tell(news: dict[str, Any]) -> None:
     print(json.dumps(news, ensure_ascii=False), flush=True)
 
 
-def measure(transcripts: list[Path], model: str | None, keeps: tuple[int, ...]) -> dict[str, Any]:
+def measure(
+    transcripts: list[Path], model: str | None, keeps: tuple[int, ...], storage: str | None = None
+) -> dict[str, Any]:
     """Return the figures of all runs in these files. Raises AkashicError."""
     if any(keep < 0 for keep in keeps) or len(set(keeps)) != len(keeps):
         raise UsageError(f"reading --keep {keeps}: the numbers must differ and not be negative")
     runs = [run for path in transcripts for run in read_runs(path)]
     settings = load(find_paths().config_file)
     known = _find(model, settings)
-    tell({"model": known.name, "turns": len(keeps) * sum(len(run.answers) for run in runs)})
-    return _score(known, settings, runs, keeps)
+    times = len(keeps) if storage is None else 1
+    tell({"model": known.name, "turns": times * sum(len(run.answers) for run in runs)})
+    return _score(known, settings, runs, keeps, storage)
 
 
-def _score(known: KnownModel, settings: Settings, runs: list[Any], keeps: tuple[int, ...]) -> dict[str, Any]:
+def _score(
+    known: KnownModel, settings: Settings, runs: list[Run], keeps: tuple[int, ...], storage: str | None
+) -> dict[str, Any]:
     from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 
     config = settings.config
@@ -78,6 +85,8 @@ def _score(known: KnownModel, settings: Settings, runs: list[Any], keeps: tuple[
     try:
         for warning in engine.warnings:
             tell({"note": warning})
+        if storage is not None:
+            return StorageScorer(engine, storage, tell).score(runs)
         return Scorer(engine, keeps, tell).score(runs)
     finally:
         engine.close()
