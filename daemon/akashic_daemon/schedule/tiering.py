@@ -41,6 +41,7 @@ _TOKENS_AHEAD = 64
 _OPEN_TOKENS = BLOCK_TOKENS
 """An idle session may be parked although so many of its last tokens aren't stored: they are computed again."""
 _FLUSH_S = 2.0
+_KEEP_COSTS_S = 60.0
 _USUAL_S_PER_BYTE = 1 / 2e9
 """What importing a byte is taken to cost until it was measured."""
 
@@ -93,6 +94,7 @@ class Tiering:
         self._hints: dict[str, _Hint] = {}
         self._warming: Promotion | None = None
         self._step_s = 0.0
+        self._costs_kept_s = 0.0
         self.problem: str | None = None
         """Why the loaded model's KV goes to no tier."""
         self.parked_tokens = 0
@@ -142,6 +144,7 @@ class Tiering:
         if self._exporter is not None:
             self._end_warming()
             self._exporter.flush(_FLUSH_S)
+            self._keep_costs(at_once=True)
         self.abandon()
         self._engine = self._index = self._exporter = self._promoter = self._catalogue = None
 
@@ -236,6 +239,14 @@ class Tiering:
         if self._mover is not None and self._mover.costs is not None:
             self._mover.costs.observe_prefill(tokens, seconds)
 
+    def _keep_costs(self, *, at_once: bool = False) -> None:
+        """Let what was measured be written down, now and then."""
+        now_s = time.monotonic()
+        mover = self._mover
+        if mover is not None and mover.costs is not None and (at_once or now_s - self._costs_kept_s > _KEEP_COSTS_S):
+            self._costs_kept_s = now_s
+            mover.submit(Priority.WRITE, mover.costs.save)
+
     def between_steps(self, step_s: float, *, is_streaming: bool) -> None:
         """Copy blocks out for a slice."""
         self._step_s = step_s
@@ -246,6 +257,7 @@ class Tiering:
         """Do a slice of what can be done while nothing runs; return seconds until there may be more, None for never."""
         if self._exporter is None:
             return None
+        self._keep_costs()
         if self._exporter.waiting:
             return 0.0 if self._exporter.export(_IDLE_SLICE_S) else 0.002
         return self._warm()
