@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from akashic_daemon.cache.keys import OpTable
 from akashic_daemon.cache.tree import common_length
+from akashic_daemon.errors import StoreError
 from akashic_daemon.program.path import Op
 from akashic_daemon.program.ranges import Ranges, normal
 from akashic_daemon.tiers.arena import Slots
@@ -32,6 +33,14 @@ class Piece:
     def indices(self) -> tuple[int, int]:
         """The trajectory indices that it covers."""
         return self.block.first, self.block.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Keys of records that couldn't be taken in: their labels are damaged, or their parents are missing."""
+
+    damaged: list[str]
+    orphans: list[str]
 
 
 class Catalogue:
@@ -56,11 +65,22 @@ class Catalogue:
         with self._lock:
             return list(self._blocks.values())
 
-    def load(self, labels: Iterable[tuple[str, bytes, int]]) -> list[str]:
-        """Take in what the SSD tier has: keys, labels and KV sizes. Returns keys whose parent is missing: of no use."""
+    def load(self, labels: Iterable[tuple[str, bytes, int]]) -> Loaded:
+        """Take in what the SSD tier has: keys, labels and KV sizes.
+
+        A label that isn't what its key says is left out, and with it all that leads on from it.
+        """
         found: dict[str, tuple[str, Block]] = {}
+        damaged: list[str] = []
         for key, label, size_bytes in labels:
-            parent, block = from_label(key, label)
+            try:
+                parent, block = from_label(key, label)
+            except StoreError:
+                damaged.append(key)
+                continue
+            if key != block_key(self.fingerprint, parent or None, block.ops, block.tokens):
+                damaged.append(key)
+                continue
             block.size_bytes, block.on_ssd, block.is_labelled = size_bytes, size_bytes > 0, True
             found[key] = parent, block
         with self._lock:
@@ -80,7 +100,7 @@ class Catalogue:
                 for child in waiting.pop(block.key, []):
                     child.parent = block
                     ready.append(child)
-            return [block.key for orphans in waiting.values() for block in orphans]
+            return Loaded(damaged, [block.key for orphans in waiting.values() for block in orphans])
 
     def walk(self, key: array[int], table: OpTable) -> list[Piece]:
         """Return the known blocks along a key of the radix index, the last perhaps in part; and count them as used."""

@@ -227,9 +227,13 @@ class Mover:
         self.catalogue, self.arena, self.costs = catalogue, arena, costs
         self.outgoing, self.incoming = outgoing, incoming
         if self._ssd is not None:
-            orphans = catalogue.load((s.key, s.label, s.size_bytes) for s in self._ssd.labels(catalogue.fingerprint))
-            if orphans:
-                logger.warning("%d blocks lead on from blocks that are gone; they will not be used", len(orphans))
+            loaded = catalogue.load((s.key, s.label, s.size_bytes) for s in self._ssd.labels(catalogue.fingerprint))
+            if loaded.damaged or loaded.orphans:
+                logger.warning(
+                    "%d stored blocks have damaged labels, %d lead on from blocks that are gone: they will not be used",
+                    len(loaded.damaged),
+                    len(loaded.orphans),
+                )
 
     def leave(self) -> None:
         """Let the blocks of a model go from RAM; nothing of it may be moving any more."""
@@ -285,6 +289,17 @@ class Mover:
                 break
             self.drop_from_ram(block)
         return self.arena.free_bytes >= needed_bytes
+
+    def free_ram(self, block: Block) -> bool:
+        """Free a block's RAM copy, for good; False when it has none or somebody reads it."""
+        assert self.catalogue is not None
+        slots = self.catalogue.take_slots(block)
+        if slots is None:
+            return False
+        self.arena.free(slots)
+        block.prefetched = False
+        self.catalogue.drop_empty(block)
+        return True
 
     def drop_from_ram(self, block: Block) -> None:
         """Evict a block's RAM copy."""
