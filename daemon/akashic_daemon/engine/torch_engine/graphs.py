@@ -87,16 +87,17 @@ class _Graph:
         self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._tables.fill(None)
         tokens, slots, positions, view_start, listed = self._tables.parts(self._tables.device)
-        plan = DecodePlan(slots, positions, listed, view_start, *attention.tables(batch, views))
+        # Kept: a graph knows addresses only, and doesn't keep what was allocated before it was recorded.
+        self._plan = DecodePlan(slots, positions, listed, view_start, *attention.tables(batch, views))
         self._graph = torch.cuda.CUDAGraph()
         # Kernels are compiled, and libraries take their memory, before anything is recorded.
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
-            model.logits(attention, plan, tokens, None)
+            model.logits(attention, self._plan, tokens, None)
         torch.cuda.current_stream(device).wait_stream(aside)
         with torch.cuda.graph(self._graph):
-            self._logits = model.logits(attention, plan, tokens, None)
+            self._logits = model.logits(attention, self._plan, tokens, None)
         self._sent.record()
 
     def run(self, step: Step) -> torch.Tensor:
