@@ -17,6 +17,7 @@ from agents_fuzz import Agent
 from akashic_daemon.engine.base import ModelInfo
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import AkashicError
+from akashic_daemon.protocol import native
 from akashic_daemon.schedule.events import GenerationInput
 from fake_service import MakeEngine, answer
 from watched_service import Outcome, Watch, watched
@@ -55,7 +56,7 @@ class Life:
     async def interrupt(self) -> None:
         """Let the KV be lost."""
         if self.how == "swap":
-            await answer(self.watch.service, GenerationInput(text="x", max_tokens=1, model="b"))
+            await answer(self.watch.service, GenerationInput(text="x", max_tokens=1, model="between"))
             return
         store, killed = self.home / "store", self.home / "killed"
         if self.how == "kill":
@@ -70,6 +71,7 @@ class Life:
     async def begin(self) -> None:
         """Start a service on what the last one left."""
         self.watch = await self.stack.enter_async_context(_service(self.home, self.make, self.flags))
+        await self.watch.service.get_model("a")  # it loads at the start, and would take the place of another later
 
 
 def named(name: str, _path: FilePath) -> Named:
@@ -79,7 +81,7 @@ def named(name: str, _path: FilePath) -> Named:
 
 def _service(home: FilePath, make: MakeEngine, flags: Mapping[str, Any] | None) -> AbstractAsyncContextManager[Watch]:
     no_tiers = {"cache.ram_bytes": 0, "cache.ssd_bytes": 0}
-    return watched(home, make, models=("a", "b"), flags={**no_tiers, **(flags or {})})
+    return watched(home, make, models=("a", "b", "between"), flags={**no_tiers, **(flags or {})})
 
 
 @asynccontextmanager
@@ -90,6 +92,7 @@ async def life(
     home.mkdir(exist_ok=True)
     async with AsyncExitStack() as stack:
         watch = await stack.enter_async_context(_service(home, make, flags))
+        await watch.service.get_model("a")
         yield Life(home, how, watch, stack, make, flags)
 
 
@@ -102,6 +105,19 @@ def seen(outcome: Outcome) -> tuple[object, ...]:
         outcome.job.route.kind, outcome.job.route.path.digest(), offered, outcome.finished.text,
         reuse.computed_tokens, reuse.dropped_tokens, reuse.reposed_tokens, sorted(reuse.notes), miss,
     )  # fmt: skip
+
+
+async def fork(on: Life, agent: Agent, name: str) -> str:
+    """Let an agent go on in a branch of its session, if it has one."""
+    sessions = [s.session for s in (await on.watch.service.list_sessions()).sessions]
+    if agent.session not in sessions:
+        return "no fork"
+    count = agent.chance.randint(1, len(await on.watch.service.export_session(agent.session)))
+    await on.watch.service.fork_session(agent.session, native.ForkRequest(name=name, at_message=count))
+    history = [replace(m, event_time_s=None) for m in await on.watch.service.export_session(name)]
+    agent.session, agent.history = name, [*history, agent.new_message()]
+    agent.ops = []
+    return name
 
 
 async def tell(home: FilePath, how: Interruption, seed: int, turns: int) -> Sequence[object]:
@@ -119,12 +135,16 @@ async def tell(home: FilePath, how: Interruption, seed: int, turns: int) -> Sequ
             if chance.random() < 0.5:
                 await on.interrupt()
                 told.append("interrupted")
+            request = replace(agent.request(), model=chance.choice(("a", "a", "a", "b")))
             try:
-                outcome = await on.watch.ask(agent.request())
+                if chance.random() < 0.2:
+                    told.append(await fork(on, agent, f"fork{len(told)}"))
+                    request = replace(agent.request(), model=request.model)
+                outcome = await on.watch.ask(request)
             except AkashicError as error:
                 told.append(error.message)
                 agent.ops, agent.history = [], agent.history[-2:]
                 continue
-            told.append((agent.number, agent.request(), seen(outcome)))
+            told.append((agent.number, request, seen(outcome)))
             agent.take(outcome.finished.text)
     return told
