@@ -1,0 +1,80 @@
+"""The daemon serves a Hugging Face folder by the torch engine, as it serves anything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("gguf")
+
+from akashic_daemon.config import load
+from akashic_daemon.engine.base import SamplingParams
+from akashic_daemon.engine.torch_engine import TorchEngine
+from akashic_daemon.paths import find_paths
+from akashic_daemon.protocol import native
+from akashic_daemon.service import Service
+from fake_service import answer, ask, assistant, user
+from tiny_gguf import Shape
+from torch_folder import config_of, tiny_tensors, write_folder
+
+
+def with_service(home: Path, check: Callable[[Service], Awaitable[None]]) -> None:
+    """Run a service whose one model is a tiny folder, through its own engine factory."""
+    shape = Shape()
+    folder = write_folder(home / "tiny-folder", tiny_tensors(home, shape), config_of(shape))
+    flags = {"model.default": "tiny-folder", "model.gpu_layers": 0, "schedule.threads": 1, "cache.kv_tokens": 2048}
+    settings = load(home / "config.toml", env={}, flags=flags)
+
+    async def run() -> None:
+        service = Service(settings, find_paths({"AKASHIC_HOME": str(home)}))
+        await service.start()
+        try:
+            added = await service.add_model(native.AddModelRequest(path=str(folder)))
+            assert (added.name, added.window_tokens, added.problem) == ("tiny-folder", 1024, None)
+            await check(service)
+        finally:
+            await service.stop()
+
+    asyncio.run(run())
+
+
+def test_a_folder_answers_reuses_and_drops(home: Path) -> None:
+    async def check(service: Service) -> None:
+        asked: dict[str, Any] = {"session": "s", "sampling": SamplingParams(temperature=0.0), "max_tokens": 8}
+        first = await answer(service, ask(user("hello there, how is it?"), **asked))
+        assert first.completion_tokens
+        again = (user("hello there, how is it?"), assistant(first.text), user("and now?"))
+        second = await answer(service, ask(*again, **asked))
+        assert second.reuse.reused_tokens >= first.prompt_tokens
+        assert second.reuse.computed_tokens < second.prompt_tokens
+        detail = await service.models.get("tiny-folder")
+        assert detail.capabilities["repos"]
+        assert detail.metadata["engine"] == "torch"
+
+    with_service(home, check)
+
+
+def test_the_same_text_again_after_others_says_the_same(home: Path) -> None:
+    """Greedy, and every answer is computed on what was shared or kept from before."""
+
+    async def check(service: Service) -> None:
+        asked: dict[str, Any] = {"sampling": SamplingParams(temperature=0.0), "max_tokens": 12}
+        texts = ["one two three", "one two four", "one", "five " * 20]
+        first = [
+            (await answer(service, ask(user(text), session=f"a{n}", **asked))).text for n, text in enumerate(texts)
+        ]
+        both = await asyncio.gather(
+            *(answer(service, ask(user(text), session=f"b{n}", **asked)) for n, text in enumerate(texts))
+        )
+        assert [found.text for found in both] == first
+        engine = service._loop.engine
+        assert isinstance(engine, TorchEngine)
+        engine.kv.check()
+
+    with_service(home, check)
