@@ -12,7 +12,7 @@ import re
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -55,10 +55,21 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where a tensor lies. `kind` is GGUF's number of its type; `shape` has the slowest dimension first."""
+
+    path: Path
+    kind: int
+    shape: tuple[int, ...]
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class GgufHeader:
     """What a file says of its model. Counts are 0 where it doesn't say; `metadata` holds its short plain values.
 
-    tables: the f32 tensors of one dimension that belong to no layer, by name. vocabulary: which bytes of the first file say
+    tables: the f32 tensors of one dimension that belong to no layer, by name. tensors: all of them. vocabulary: which bytes of the first file say
     how text becomes tokens.
     """
 
@@ -72,6 +83,7 @@ class GgufHeader:
     metadata: Mapping[str, str]
     tables: Mapping[str, Table]
     vocabulary: tuple[tuple[int, int], ...] = ()
+    tensors: Mapping[str, TensorPlace] = field(default_factory=dict)
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -87,6 +99,7 @@ def read_header(path: Path) -> GgufHeader:
         size_bytes=first.size_bytes + sum(o.size_bytes for o in others),
         parameters_count=first.parameters_count + sum(o.parameters_count for o in others),
         tables={name: table for part in (first, *others) for name, table in part.tables.items()},
+        tensors={name: place for part in (first, *others) for name, place in part.tensors.items()},
     )
 
 
@@ -165,6 +178,7 @@ class _Parser:
         self._values: dict[str, Value] = {}
         self._lengths: dict[str, int] = {}
         self._tables: dict[str, Table] = {}
+        self._places: dict[str, TensorPlace] = {}
         self._vocabulary: list[tuple[int, int]] = []
 
     def header(self) -> GgufHeader:
@@ -190,6 +204,7 @@ class _Parser:
             metadata={k: str(v) for k, v in self._values.items() if len(str(v)) <= _SHOWN_CHARS},
             tables=self._tables,
             vocabulary=tuple(self._vocabulary),
+            tensors=self._places,
         )
 
     def _check_kind(self) -> None:
@@ -208,26 +223,31 @@ class _Parser:
     def _tensors(self, count: int) -> int:
         """Read the tensors' places and return how many parameters they hold. Raises when one ends behind the file."""
         parameters, end_bytes = 0, 0
-        tables: dict[str, tuple[int, int]] = {}
+        places: dict[str, TensorPlace] = {}
         for _ in range(count):
             name = self._text()
             dimensions = self._number("<I")
             if dimensions > _MAX_DIMENSIONS:
                 raise self._broken(f"a tensor has {dimensions} dimensions")
-            values = prod(self._number("<Q") for _ in range(dimensions))
+            shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
+            values = prod(shape)
             kind = self._number("<I")
             block_values, block_bytes = _BLOCKS.get(kind, (max(values, 1), 1))
             parameters += values
-            offset_bytes = self._number("<Q")
-            end_bytes = max(end_bytes, offset_bytes + values // block_values * block_bytes)
-            if kind == _F32 and dimensions == 1 and not name.startswith("blk."):
-                tables[name] = (offset_bytes, values)
+            size_bytes = values // block_values * block_bytes
+            places[name] = TensorPlace(self._path, kind, shape, self._number("<Q"), size_bytes)
+            end_bytes = max(end_bytes, places[name].offset_bytes + size_bytes)
         alignment = _whole(self._values.get("general.alignment")) or _ALIGNMENT_BYTES
         start_bytes = -(-self._file.tell() // alignment) * alignment
         needed_bytes = start_bytes + end_bytes
         if count and needed_bytes > self._size_bytes:
             raise self._broken(f"it is cut off: it has {self._size_bytes:,} of {needed_bytes:,} bytes")
-        self._tables = {name: Table(self._path, start_bytes + at, values) for name, (at, values) in tables.items()}
+        self._places = {n: replace(p, offset_bytes=start_bytes + p.offset_bytes) for n, p in places.items()}
+        self._tables = {
+            name: Table(self._path, place.offset_bytes, place.shape[0])
+            for name, place in self._places.items()
+            if place.kind == _F32 and len(place.shape) == 1 and not name.startswith("blk.")
+        }
         return parameters
 
     def _value(self, key: str, kind: int) -> None:
