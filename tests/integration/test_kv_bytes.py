@@ -19,6 +19,7 @@ from akashic_daemon.engine.base import AS_COMPUTED, Q8, STORAGES, BatchItem, Pac
 from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from akashic_daemon.errors import EngineError, Unsupported
 from akashic_daemon.types import SequenceId
+from kv_content import kv_type_of, sorted_by_position
 from tiny_gguf import Shape, write_tiny_gguf
 
 pytestmark = pytest.mark.model
@@ -157,32 +158,6 @@ def test_cells_that_lie_scattered_leave_and_come_back_right(
     for again, (data, start, end) in zip(in_blocks(engine, B), blocks, strict=True):
         assert sorted_by_position(engine, again[0]) == sorted_by_position(engine, data), (start, end)
     np.testing.assert_allclose(say(engine, B), expected, rtol=0, atol=rounding(kind))
-
-
-def sorted_by_position(engine: LlamaCppEngine, data: memoryview) -> list[bytes]:
-    """Return K and V of an export's cells by position: its content, wherever in the cache it lay."""
-    from akashic_daemon.engine.llama_cpp.blob import kv_shape_of, parse_blob
-    from akashic_daemon.engine.packed import HEAD_BYTES
-
-    window = 256 if engine.model.architecture == "gemma3" else 0
-    shape = kv_shape_of(engine.model.metadata, 2, window, kv_type=kv_type_of(data))
-    assert not isinstance(shape, str)
-    blob = parse_blob(np.frombuffer(data, np.uint8)[HEAD_BYTES:], shape)
-    assert blob.layout is not None
-    order = np.argsort(blob.positions())
-    out = [rows[order].tobytes() for rows in blob.keys]
-    section_of = [s for s, layers in enumerate(blob.layout.section_layers) for _ in range(layers)]
-    for layer, rows in enumerate(blob.values):
-        if blob.layout.transposed[section_of[layer]]:
-            by_cell = rows.reshape(len(rows), len(blob), -1).swapaxes(0, 1)
-        else:
-            by_cell = rows
-        out.append(by_cell[order].tobytes())
-    return out
-
-
-def kv_type_of(data: memoryview) -> str:
-    return bytes(data[8:16]).rstrip(b"\0").decode()
 
 
 def test_a_run_may_come_back_at_other_positions_and_its_bytes_stay_as_they_are(
@@ -333,10 +308,12 @@ def test_a_model_whose_keys_turn_in_an_unknown_way_imports_only_where_it_exporte
 
 
 def difference(engine: LlamaCppEngine, one: memoryview, other: memoryview) -> float:
+    """Return the largest difference between values, of the largest value."""
     kind = np.float16 if kv_type_of(one) == "f16" else np.float32
-    pairs = zip(sorted_by_position(engine, one), sorted_by_position(engine, other), strict=True)
-    values = [tuple(np.frombuffer(data, kind).astype(np.float64) for data in pair) for pair in pairs]
-    return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in values)
+    before, after = (
+        np.frombuffer(b"".join(sorted_by_position(engine, data)), kind).astype(np.float64) for data in (one, other)
+    )
+    return float(np.abs(before - after).max() / np.abs(before).max())
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.kv_type != "q8_0"], ids=str)
