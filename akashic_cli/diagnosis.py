@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from akashic_cli.client import Client, segment
+from akashic_cli.render.units import size
 from akashic_daemon.config import load
 from akashic_daemon.errors import AkashicError, DaemonNotRunning
 from akashic_daemon.paths import Paths, find_paths
@@ -67,6 +68,7 @@ def diagnose() -> list[Finding]:
         check_socket_folder,
         check_disk,
         check_daemon,
+        check_tiers,
         check_cache_editing,
         check_port,
     )
@@ -189,6 +191,23 @@ def check_daemon(paths: Paths) -> Finding:
     if status.warnings:
         return Finding("daemon", Level.WARN, f"{text}; it warns: {'; '.join(status.warnings)}")
     return Finding("daemon", Level.OK, text)
+
+
+def check_tiers(paths: Paths) -> Finding:
+    """Tell which tiers below the engine work, and why not the others."""
+    try:
+        with Client(paths.socket) as client:
+            report = client.handshake().tiers
+    except AkashicError:
+        return Finding("tiers", Level.OK, "the daemon isn't there to tell how its tiers are")
+    if report.problems:
+        return Finding("tiers", Level.WARN, "; ".join(report.problems), "`akashic cache tiers` shows what works")
+    parts = [
+        f"{t.tier} {size(t.used_bytes)} of {size(t.budget_bytes)}" if t.is_on else f"{t.tier} off"
+        for t in report.tiers
+        if t.tier != "gpu"
+    ]
+    return Finding("tiers", Level.OK, f"tiers below the engine: {', '.join(parts) or 'none'}")
 
 
 def check_cache_editing(paths: Paths) -> Finding:

@@ -166,6 +166,7 @@ def _start(client: Client, paths: Paths, flags: dict[str, object]) -> Status:
 
 
 def _status_fields(found: Status) -> list[tuple[str, str]]:
+    from akashic_cli.render import tiers
     from akashic_cli.render.units import count, duration, size
 
     engine = found.engine
@@ -182,6 +183,7 @@ def _status_fields(found: Status) -> list[tuple[str, str]]:
         ("sequences", f"{engine.sequences_used} of {engine.sequences_total} used"),
         ("model memory", size(engine.model_bytes)),
         ("kv memory", size(engine.kv_bytes)),
+        *tiers.summary(found.tiers),
         ("resident", size(found.resident_bytes)),
         ("database", f"{found.database} ({size(found.database_bytes)})"),
         ("sessions", count(found.sessions)),

@@ -9,6 +9,7 @@ import typer
 
 from akashic_cli import complete
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+from akashic_cli.quantities import ExpectOption
 
 app = typer.Typer(no_args_is_help=True, help="List, read, branch, export and delete sessions.")
 SessionArgument = Annotated[
@@ -124,9 +125,10 @@ def remove(
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Delete sessions, and every message that no other session holds."""
+    """Delete sessions, and every message and block of KV that no other session holds."""
     from akashic_cli.client import connect, segment
     from akashic_cli.render.output import print_json_line, say
+    from akashic_cli.render.units import count, size
     from akashic_daemon.protocol.native import RemovedSession
 
     client, _ = connect(autostart=not no_autostart)
@@ -137,7 +139,50 @@ def remove(
                 print_json_line(removed.model_dump())
             else:
                 shared = f"; {removed.messages_shared} stay in other sessions" if removed.messages_shared else ""
-                say(f"removed {removed.session}: {removed.messages_removed} messages deleted{shared}")
+                kv = f"; {count(removed.kv_blocks)} blocks of KV, {size(removed.kv_bytes)}" if removed.kv_blocks else ""
+                say(f"removed {removed.session}: {removed.messages_removed} messages deleted{shared}{kv}")
+                if removed.kv_left:
+                    say(f"its KV isn't gone from the disk yet: {removed.kv_left}")
+
+
+@app.command()
+def hint(
+    session: SessionArgument,
+    tool_running: Annotated[
+        bool | None,
+        typer.Option("--tool-running/--no-tool-running", help="The agent waits for a tool, or no longer goes on."),
+    ] = None,
+    expect: ExpectOption = None,
+    as_json: JsonOption = False,
+    no_autostart: NoAutostartOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Say when a session's next request is to be expected, so that its KV is in the engine by then."""
+    from akashic_cli.client import connect, segment
+    from akashic_cli.render.output import print_json, say
+    from akashic_cli.render.units import count
+    from akashic_daemon.errors import UsageError
+    from akashic_daemon.protocol.tiers import LONGEST_HINT_S, Hinted, HintRequest
+
+    if tool_running is None and expect is None:
+        raise UsageError(
+            f"hinting at session {session!r}: nothing is said of it", hint="add --tool-running, --expect 20s or both"
+        )
+    if expect is not None and not (expect <= LONGEST_HINT_S and tool_running is not False):
+        raise UsageError(
+            f"hinting at session {session!r}: it can't be expected then",
+            hint="--expect takes at most 1d, and doesn't go with --no-tool-running",
+        )
+    request = HintRequest(tool_running=tool_running is not False, expect_s=30.0 if expect is None else expect)
+    client, _ = connect(autostart=not no_autostart)
+    with client:
+        done = Hinted.model_validate(client.post(f"/sessions/{segment(session)}/hint", request.model_dump()))
+    if as_json:
+        print_json(done.model_dump())
+    elif done.tokens:
+        say(f"{session} is expected; {count(done.tokens)} tokens will be ready")
+    else:
+        say(f"{session}: {done.detail}")
 
 
 def _message_text(message: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from akashic_cli.render import tiers
 from akashic_cli.render.output import out, printable
 from akashic_cli.render.units import count, duration, rate, size
 
@@ -43,7 +44,10 @@ def fields(stats: Stats) -> list[tuple[str, str]]:
             "memory",
             f"{size(stats.resident_bytes)} resident, {size(engine.kv_bytes)} KV, {size(engine.model_bytes)} model",
         ),
+        *tiers.summary(stats.tiers),
+        ("stall", f"{duration(stats.tiers.stall_s)} in {count(stats.tiers.reloads)} reloads"),
         ("misses", misses or "none"),
+        *(("problem", problem) for problem in stats.tiers.problems),
     ]
 
 

@@ -23,13 +23,14 @@ from akashic_daemon.engine.host import (
     ModelHost,
     configured_engines,
 )
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.generation import Generation
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.policies import PolicyShelf
 from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
+from akashic_daemon.protocol.tiers import Hinted, HintRequest, Prefetched, Pruned, PruneRequest
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import (
     Finished,
@@ -49,6 +50,7 @@ from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
 from akashic_daemon.tier_service import TierService
+from akashic_daemon.tier_upkeep import TierUpkeep
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import SystemClock
@@ -95,6 +97,7 @@ class Service:
         self.generation = Generation(
             self._config, self._loop, self._host, self.models, self.sessions, self._keeper
         )  # fmt: skip
+        self.upkeep = TierUpkeep(self.tiers, self._loop, self._host, self.generation.traces, self._counters)
         self.context = ContextService(self._context_parts(store))
         self.sessions.find_policy = self.context.parts.shelf.find
         if self.tiers.is_wanted:
@@ -168,7 +171,12 @@ class Service:
             running=sum(a.state != "queued" for a in activity),
             queued=sum(a.state == "queued" for a in activity),
             sessions=await self.sessions.count(),
-            warnings=[*self._host.warnings, *([self._thread.problem] if self._thread.problem else [])],
+            tiers=await self.upkeep.report(),
+            warnings=[
+                *self._host.warnings,
+                *([self._thread.problem] if self._thread.problem else []),
+                *self.upkeep.problems(),
+            ],
         )
 
     async def stats(self) -> native.Stats:
@@ -180,27 +188,56 @@ class Service:
             engine=self._engine_status(),
             activity=activity,
             queued=sum(a.state == "queued" for a in activity),
+            tiers=await self.upkeep.report(),
             resident_bytes=_resident_bytes(),
             evicted_tokens_total=self._loop.evicted_tokens(),
         )
         self._counters.fill(stats)
         return stats
 
-    async def verify_store(self) -> native.StoreReport:
-        """Look for damage in the store; changes nothing. What is to be stored meanwhile waits."""
+    async def verify_store(self, *, fix: bool = False) -> native.StoreReport:
+        """Look for damage in both stores, and mend what can be where asked. What is to be stored meanwhile waits."""
         database = self._database
         assert database is not None
-        found = await self._thread.run(lambda: check(database))
+        found = await self._thread.run(lambda: check(database, fix=fix))
+        left = set(await self._thread.run(lambda: check(database))) if fix and found else set(found)
+        findings = [
+            native.StoreFinding(kind=f.kind, subject=f.subject, detail=f.detail, is_mended=f not in left) for f in found
+        ]
         return native.StoreReport(
-            sessions=await self.sessions.count(),
-            findings=[native.StoreFinding(kind=f.kind, subject=f.subject, detail=f.detail) for f in found],
+            sessions=await self.sessions.count(), findings=[*findings, *await self.upkeep.verify(fix=fix)]
         )
+
+    # -- tiers -------------------------------------------------------------------------------------------------
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        """Remove blocks from the tiers, or say which would go."""
+        return await self.upkeep.prune(request)
+
+    async def prefetch(self, session: str) -> Prefetched:
+        """Bring a session's KV into RAM. Raises NotFound."""
+        await self._require_session(session, "prefetching")
+        return await self.upkeep.prefetch(session)
+
+    async def hint(self, session: str, request: HintRequest) -> Hinted:
+        """Expect a session's next request at a time. Raises NotFound."""
+        await self._require_session(session, "hinting at")
+        return await self.upkeep.hint(session, request)
+
+    async def _require_session(self, session: str, doing: str) -> None:
+        await self._keeper.ready()
+        if await self.sessions.program(session) is None:
+            raise NotFound(f"{doing} session {session!r}: there is none of that name", hint="`akashic session list`")
 
     # -- text --------------------------------------------------------------------------------------------------
 
-    def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
+    async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
-        return self.generation.generate(request)
+        async with aclosing(self.generation.generate(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished) and request.expect_s is not None and event.reuse.session is not None:
+                    await self.upkeep.hint(event.reuse.session, HintRequest(expect_s=request.expect_s))
+                yield event
 
     async def count_tokens(self, request: GenerationInput) -> int:
         """Return the exact number of prompt tokens of a request."""
@@ -244,6 +281,7 @@ class Service:
         forked = await self.sessions.fork_session(session, request)
         self._keeper.take_over(session, forked.session, first=forked.messages)
         self.sessions.book.take_over(session, forked.session, forked.messages)
+        self.upkeep.share(forked.session)
         return forked
 
     async def export_session(self, session: str) -> list[Message]:
@@ -252,18 +290,29 @@ class Service:
 
     async def remove_session(self, session: str) -> native.RemovedSession:
         """Delete a session and every message that no other session holds, also from the memories of texts and KV."""
+        return await self._remove(session, wipe=True)
+
+    async def _remove(self, session: str, *, wipe: bool) -> native.RemovedSession:
         await self._keeper.ready()
         engine = self._loop.engine
         fingerprint = "" if engine is None else engine.model.fingerprint
         known = self.generation.traces.of_session(session, fingerprint)
         try:
-            return await self.sessions.remove_session(session)
+            removed = await self.sessions.remove_session(session)
         finally:
             self._host.forget_texts()
             self.generation.traces.forget(session)
             if known is not None:
                 others = self.generation.traces.paths(fingerprint)
                 await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path, others))
+            gone = await self.upkeep.forget(session, wipe=wipe)
+        return removed.model_copy(
+            update={
+                "kv_blocks": max(gone.ssd_blocks, gone.ram_blocks),
+                "kv_bytes": gone.ssd_bytes + gone.ram_bytes,
+                "kv_left": gone.left,
+            }
+        )
 
     def import_transcript(
         self,
@@ -314,14 +363,15 @@ class Service:
         )
 
     async def _remove_scratch(self, session: str) -> None:
-        """Delete a script's scratch branch."""
-        await self.remove_session(session)
+        """Delete a script's scratch branch; what it wrote goes from the disk when that is rewritten next."""
+        await self._remove(session, wipe=False)
 
     def _renamed(self, old: str, new: str) -> None:
         """Let what is remembered of a session's last prompt go on under another name."""
         self._keeper.take_over(old, new)
         self.sessions.book.forget(old)
         self.generation.traces.forget(old)
+        self.upkeep.renamed(old, new)
 
     async def continue_turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Let the model answer at the end of a stored session, which keeps the answer. Raises NotFound."""

@@ -324,13 +324,13 @@ def test_findings_in_the_store_are_data_and_the_exit_code_is_1(
     daemon.store_findings = [native.StoreFinding(kind="wrong_digest", subject="message 7", detail="it differs")]
     assert main(["cache", "verify"]) == 1
     said = capsys.readouterr()
-    assert said.out == "KIND\tSUBJECT\tDETAIL\nwrong_digest\tmessage 7\tit differs\n"
+    assert said.out == "STORE\tKIND\tSUBJECT\tDETAIL\tMENDED\nsessions\twrong_digest\tmessage 7\tit differs\tno\n"
     assert "left as it is" in said.err
     assert main(["cache", "verify", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found == {
         "sessions": 3,
-        "findings": [{"kind": "wrong_digest", "subject": "message 7", "detail": "it differs"}],
+        "findings": [native.StoreFinding(kind="wrong_digest", subject="message 7", detail="it differs").model_dump()],
     }
 
 

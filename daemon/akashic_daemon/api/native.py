@@ -60,7 +60,7 @@ def _line(model: BaseModel) -> bytes:
 
 def _ndjson(
     source: AsyncIterator[bytes],
-    error_event: type[native.TurnEvent] | type[native.ImportEvent] | type[native.StoreReport],
+    error_event: type[native.TurnEvent] | type[native.ImportEvent],
     *,
     cleanup: Callable[[], None] | None = None,
 ) -> Response:

@@ -128,6 +128,7 @@ def _shared(body: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:
         "session": body.akashic.session,
         "policy": body.akashic.policy,
         "edit_reuse": body.akashic.edit_reuse,
+        "expect_s": None if body.akashic.hint is None else body.akashic.hint.expect_s,
         "cache_ops": tuple(body.akashic.cache_ops),
         "drop_message": body.drop_message,
         "reposition": None if body.reposition is None else tuple(body.reposition),

@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from akashic_daemon.protocol.native import Miss, Reuse, Wire
+from akashic_daemon.protocol.native import Miss, Reuse
+from akashic_daemon.protocol.wire import Wire
 
 
 class ExplainedSegment(Wire):

@@ -10,7 +10,7 @@
     GET    /sessions/{id}/export        NDJSON, one message a line (`trajectory.message.Message.to_json`)
     DELETE /sessions/{id}               RemovedSession
     POST   /sessions/{id}/turn          TurnRequest -> NDJSON of TurnEvent; creates the session when it's new
-    GET    /cache/verify                NDJSON of one StoreReport
+    GET    /cache/verify?fix=1          NDJSON of one StoreReport
     GET    /models                      ModelList
     POST   /models                      AddModelRequest -> ModelSummary
     GET    /models/{name}               ModelDetail
@@ -24,7 +24,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from akashic_daemon.protocol.tiers import TierReport
+from akashic_daemon.protocol.wire import Wire
 
 MissCause = Literal[
     "cold",
@@ -132,6 +135,7 @@ class Status(Wire):
     running: int = 0
     queued: int = 0
     sessions: int = 0
+    tiers: TierReport = TierReport()
     warnings: list[str] = Field(default_factory=list)
 
 
@@ -140,7 +144,7 @@ class SessionActivity(Wire):
 
     request: str
     session: str | None
-    state: Literal["queued", "prefill", "decode"]
+    state: Literal["queued", "reload", "prefill", "decode"]
     prompt_tokens: int = 0
     reused_tokens: int = 0
     prefilled_tokens: int = 0
@@ -172,6 +176,7 @@ class Stats(Wire):
     steps_total: int = 0
     miss_causes: dict[str, int] = Field(default_factory=dict)
     engine: EngineStatus = EngineStatus()
+    tiers: TierReport = TierReport()
     activity: list[SessionActivity] = Field(default_factory=list)
     queued: int = 0
     resident_bytes: int = 0
@@ -251,19 +256,24 @@ class ForkRequest(Wire):
 
 
 class RemovedSession(Wire):
-    """What `session rm` really removed."""
+    """What `session rm` really removed. kv_left: why some of its KV is still on the disk, else empty."""
 
     session: str
     messages_removed: int
     messages_shared: int
+    kv_blocks: int = 0
+    kv_bytes: int = 0
+    kv_left: str = ""
 
 
 class StoreFinding(Wire):
-    """One thing that is wrong in the store; holds no text of a message."""
+    """One thing that is wrong in a store; holds no text of a message."""
 
+    store: Literal["sessions", "blocks"] = "sessions"
     kind: str
     subject: str
     detail: str
+    is_mended: bool = False
 
 
 class StoreReport(Wire):

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from akashic_daemon.protocol.tiers import LONGEST_HINT_S
 from akashic_daemon.types import SESSION_NAME_PATTERN
+
+
+class Hint(BaseModel):
+    """The session's next request is expected so many seconds after this one has ended."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    expect_s: float = Field(ge=0, le=LONGEST_HINT_S)
 
 
 class AkashicExtension(BaseModel):
@@ -18,6 +27,7 @@ class AkashicExtension(BaseModel):
     policy: str | None = None
     cache_ops: list[dict[str, Any]] = Field(default_factory=list)
     edit_reuse: Literal["exact", "drop"] | None = None
+    hint: Hint | None = None
 
 
 class StreamOptions(BaseModel):

@@ -19,6 +19,7 @@ class GenerationInput:
     """One request for text. Exactly one of `messages` (rendered by the chat template) and `text` (as it is) is set.
 
     max_tokens: None means to the end of the window. session: None lets the daemon find or make one.
+    expect_s: the session's next request is expected so many seconds after this one ends.
     continue_final: the last message is an unfinished assistant message to go on with. tool_choice: "auto", "none",
     "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it.
     """
@@ -37,6 +38,7 @@ class GenerationInput:
     drop_message: Mapping[str, Any] | None = None
     reposition: tuple[int, ...] | None = None
     drop_rule: Mapping[str, Any] | None = None
+    expect_s: float | None = None
     continue_final: bool = False
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True

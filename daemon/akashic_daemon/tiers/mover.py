@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from akashic_daemon.errors import AkashicError
@@ -27,6 +27,7 @@ from akashic_daemon.tiers.arena import Arena
 from akashic_daemon.tiers.block import Block, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.costs import Costs
+from akashic_daemon.tiers.moves import Moves
 from akashic_daemon.tiers.ssd import Outgoing, SsdTier
 from akashic_daemon.tiers.staging import Buffer, Staging
 

@@ -1,0 +1,86 @@
+"""Native routes about the tiers. Wire models and a table: protocol/tiers.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from akashic_daemon.api.body import parse, read_json
+from akashic_daemon.api.border import dump, json_response
+from akashic_daemon.api.stream import EventStream, as_ours
+from akashic_daemon.errors import BadRequest
+from akashic_daemon.protocol.native import StoreReport
+from akashic_daemon.protocol.tiers import HintRequest, Prefetched, Pruned, PruneRequest
+from akashic_daemon.service import Service
+
+_PREFIX = "/akashic/v1"
+
+
+def routes() -> list[Route]:
+    """Return the routes."""
+    session = f"{_PREFIX}/sessions/{{session}}"
+    return [
+        Route(f"{_PREFIX}/cache/tiers", tiers, methods=["GET"]),
+        Route(f"{_PREFIX}/cache/verify", verify, methods=["GET"]),
+        Route(f"{_PREFIX}/cache/prune", prune, methods=["POST"]),
+        Route(f"{session}/prefetch", prefetch, methods=["POST"]),
+        Route(f"{session}/hint", hint, methods=["POST"]),
+    ]
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _one_line(
+    work: Callable[[], Awaitable[BaseModel]], error_event: type[StoreReport] | type[Pruned] | type[Prefetched]
+) -> Response:
+    """Answer with one line of NDJSON when the work is done: a disk takes its time, and the client waits as long."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield dump((await work()).model_dump()) + b"\n"
+
+    def on_error(error: Exception) -> bytes:
+        return dump(error_event(kind="error", error=as_ours(error).to_wire()).model_dump()) + b"\n"
+
+    return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
+        lines(), media_type="application/x-ndjson", keepalive=b"\n", on_error=on_error
+    )
+
+
+async def tiers(request: Request) -> Response:
+    """Answer with TierReport."""
+    return json_response((await _service(request).upkeep.report()).model_dump())
+
+
+async def verify(request: Request) -> Response:
+    """Look for damage in the stores, and mend it when asked to."""
+    fix = request.query_params.get("fix", "0")
+    if fix not in ("0", "1"):
+        raise BadRequest(f"fix is {fix!r}", hint="fix=1 mends, fix=0 only looks")
+    service = _service(request)
+    return _one_line(lambda: service.verify_store(fix=fix == "1"), StoreReport)
+
+
+async def prune(request: Request) -> Response:
+    """Remove blocks, or say which would go."""
+    body = parse(PruneRequest, await read_json(request))
+    service = _service(request)
+    return _one_line(lambda: service.prune(body), Pruned)
+
+
+async def prefetch(request: Request) -> Response:
+    """Bring a session's KV into RAM."""
+    service, session = _service(request), request.path_params["session"]
+    return _one_line(lambda: service.prefetch(session), Prefetched)
+
+
+async def hint(request: Request) -> Response:
+    """Expect a session's next request."""
+    body = parse(HintRequest, await read_json(request))
+    return json_response((await _service(request).hint(request.path_params["session"], body)).model_dump())
