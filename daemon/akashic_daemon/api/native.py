@@ -37,7 +37,6 @@ def routes() -> list[Route]:
         Route(f"{p}/sessions/{{session}}/fork", fork_session, methods=["POST"]),
         Route(f"{p}/sessions/{{session}}/export", export_session, methods=["GET"]),
         Route(f"{p}/sessions/{{session}}/turn", turn, methods=["POST"]),
-        Route(f"{p}/cache/verify", verify_store, methods=["GET"]),
         Route(f"{p}/models", list_models, methods=["GET"]),
         Route(f"{p}/models", add_model, methods=["POST"]),
         Route(f"{p}/models/{{name}}", get_model, methods=["GET"]),
@@ -158,16 +157,6 @@ async def turn(request: Request) -> Response:
                 yield dump(event.model_dump(exclude_defaults=True)) + b"\n"
 
     return _ndjson(lines(), native.TurnEvent)
-
-
-async def verify_store(request: Request) -> Response:
-    """Look for damage in the store; a stream, for a large store takes its time."""
-    service = _service(request)
-
-    async def lines() -> AsyncIterator[bytes]:
-        yield _line(await service.verify_store())
-
-    return _ndjson(lines(), native.StoreReport)
 
 
 async def list_models(request: Request) -> Response:

@@ -54,12 +54,6 @@ the same tools in another order; other cache operations than before; the history
 was generated; it was computed by another model, or by the same one set up otherwise (`detail` says what changed)."""
 
 
-class Wire(BaseModel):
-    """Base: unknown fields are kept out of the way so that older and newer versions understand each other."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
 class Miss(Wire):
     """The first place where a prompt left what was already computed."""
 
