@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from akashic_kernels.errors import KernelInputError, KernelUnavailable
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Backend = Literal["triton", "reference"]
@@ -47,6 +48,13 @@ def interpreted() -> bool:
     from triton import knobs
 
     return bool(knobs.runtime.interpret)
+
+
+def can_overlap(device: torch.device) -> bool:
+    """Say whether a launch on `device` may begin before the one before it has ended (programmatic dependent launch)."""
+    import torch
+
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @contextmanager

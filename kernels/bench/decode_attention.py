@@ -202,16 +202,17 @@ class Sparse:
         arguments = (case.query, self.bounds, case.views, case.view_start, case.position, case.rope, self.selection)
         block_select(*arguments, top_k=TOP_K, sink=SINK, recent=RECENT)
 
-    def attend(self) -> None:
+    def attend(self, after_choice: bool = False) -> None:
         """Attend to the chosen views."""
         case, chosen = self.case, self.selection
         arguments = (case.query, case.k_pages, case.v_pages, chosen.views, chosen.count, case.position, case.rope)
-        paged_decode_selected(*arguments, out=self.out, lse=self.lse, workspace=self.workspace)
+        room = {"out": self.out, "lse": self.lse, "workspace": self.workspace}
+        paged_decode_selected(*arguments, **room, after_choice=after_choice)
 
     def step(self) -> None:
         """Choose, then attend."""
         self.choose()
-        self.attend()
+        self.attend(after_choice=True)
 
     def check(self) -> dict[str, float]:
         """Hold the lists to the reference's choice from the kernel's scores, and the rest to float64."""

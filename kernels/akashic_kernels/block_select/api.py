@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching
 from akashic_kernels.block_select import validation
 from akashic_kernels.views import PageShape, check_query, check_views
 
@@ -86,8 +86,9 @@ def block_select(
             query, bounds, views, view_start, query_position, rope.phase_step, selection.scores, selection.views,
             selection.index, selection.count, selection.arrived, query.stride(0), query.stride(1), max_views,
             rope.attention_scale, top_k, sink, recent,
-            KV_HEADS=shape.kv_heads, GROUP=group, HEAD_DIM=shape.head_dim, HEAD_BLOCK=_power_of_two(shape.head_dim),
+            KV_HEADS=shape.kv_heads, GROUP=group, HEAD_DIM=shape.head_dim, PAIRS_BLOCK=_power_of_two(shape.head_dim // 2),
             ROTARY=rope.rotary_dim, INTERLEAVED=rope.layout == "interleaved",
+            HARDWARE=query.is_cuda, OVERLAP=query.is_cuda and can_overlap(query.device),
             BLOCK=block, MOST=most, MOST_BLOCK=_power_of_two(most), VIEWS_BLOCK=_power_of_two(max_views), num_warps=WARPS,
         )  # fmt: skip
     return selection

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
-from akashic_kernels.rope.triton import pair_of, turn_coefficients
+from akashic_kernels.rope.triton import phase_cos_sin
 
 _LEAST = tl.constexpr(-2147483648)
+
+
+@triton.jit
+def _cos_sin(phase, HARDWARE: tl.constexpr):
+    """Give cosine and sine of a fraction of a turn; the GPU's own (2^-20.9 off at most) are enough to rank views."""
+    if HARDWARE:
+        angle = (phase >> 32).to(tl.int32).to(tl.float32) * 1.4629180792671596e-09  # 2 pi / 2^32
+        cos = tl.inline_asm_elementwise("cos.approx.f32 $0, $1;", "=f,f", [angle], tl.float32, is_pure=True, pack=1)
+        sin = tl.inline_asm_elementwise("sin.approx.f32 $0, $1;", "=f,f", [angle], tl.float32, is_pure=True, pack=1)
+        return cos, sin
+    return phase_cos_sin(phase)
+
+
+@triton.jit
+def _middle_and_reach(at, HEAD_DIM: tl.constexpr, loaded):
+    """Give the middle of the bounds at `at` and how far they reach from it."""
+    low = tl.load(at, mask=loaded, other=0.0).to(tl.float32)
+    high = tl.load(at + HEAD_DIM, mask=loaded, other=0.0).to(tl.float32)
+    return (low + high) * 0.5, (high - low) * 0.5
 
 
 @triton.jit
@@ -25,30 +45,47 @@ def _score_views(
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
+    PAIRS_BLOCK: tl.constexpr,
     ROTARY: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    HARDWARE: tl.constexpr,
 ):
     """Give the scores of the views `index` of one row for one KV head."""
     exists = index < count
     page = tl.load(view_list + index * 4, mask=exists, other=0)
     base = tl.load(view_list + index * 4 + 3, mask=exists, other=0)
-    d = tl.arange(0, HEAD_BLOCK)
-    loaded = exists[:, None] & (d < HEAD_DIM)[None, :]
-    at = bounds + (page.to(tl.int64) * KV_HEADS + head)[:, None] * (2 * HEAD_DIM) + d[None, :]
-    low = tl.load(at, mask=loaded, other=0.0)
-    high = tl.load(at + HEAD_DIM, mask=loaded, other=0.0)
-    partner, pair, second = pair_of(d, ROTARY, INTERLEAVED)
-    step = tl.load(phase_step + pair)
-    delta = position - base
-    c, s = turn_coefficients(delta[:, None], step[None, :], second[None, :], (d < ROTARY)[None, :], attention_scale)
+    # Dimensions go in pairs, each turned by one angle; those behind the rotary part in pairs of neighbours, unturned.
+    HALF: tl.constexpr = ROTARY // 2
+    pair = tl.arange(0, PAIRS_BLOCK)
+    turned_pair = pair < HALF
+    has_pair = pair < HEAD_DIM // 2
+    if INTERLEAVED:
+        first = 2 * pair
+        second = first + 1
+    else:
+        first = tl.where(turned_pair, pair, 2 * pair)
+        second = tl.where(turned_pair, pair + HALF, 2 * pair + 1)
+    loaded = exists[:, None] & has_pair[None, :]
+    at = bounds + (page.to(tl.int64) * KV_HEADS + head)[:, None] * (2 * HEAD_DIM)
+    middle1, reach1 = _middle_and_reach(at + first[None, :], HEAD_DIM, loaded)
+    middle2, reach2 = _middle_and_reach(at + second[None, :], HEAD_DIM, loaded)
+    step = tl.load(phase_step + pair, mask=turned_pair, other=0)
+    cos, sin = _cos_sin((position - base).to(tl.int64)[:, None] * step[None, :], HARDWARE)
+    if ROTARY < HEAD_DIM:
+        cos = tl.where(turned_pair[None, :], cos * attention_scale, 1.0)
+        sin = tl.where(turned_pair[None, :], sin * attention_scale, 0.0)
+    else:
+        cos *= attention_scale
+        sin *= attention_scale
     best = tl.full([index.shape[0]], -float("inf"), tl.float32)
     for g in tl.static_range(GROUP):
         q_at = query + (head * GROUP + g) * query_stride_head
-        own = tl.load(q_at + d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
-        other = tl.load(q_at + partner, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
-        turned = own[None, :] * c + other[None, :] * s
-        bound = tl.sum(tl.maximum(turned * low.to(tl.float32), turned * high.to(tl.float32)), 1)
+        q1 = tl.load(q_at + first, mask=has_pair, other=0.0).to(tl.float32)[None, :]
+        q2 = tl.load(q_at + second, mask=has_pair, other=0.0).to(tl.float32)[None, :]
+        r1 = q1 * cos - q2 * sin
+        r2 = q1 * sin + q2 * cos
+        # max(r low, r high) = r middle + |r| reach
+        bound = tl.sum(r1 * middle1 + tl.abs(r1) * reach1 + r2 * middle2 + tl.abs(r2) * reach2, 1)
         best = tl.maximum(best, bound, propagate_nan=tl.PropagateNan.ALL)
     return best
 
@@ -138,15 +175,20 @@ def block_select_kernel(
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
+    PAIRS_BLOCK: tl.constexpr,
     ROTARY: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    OVERLAP: tl.constexpr,
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
     MOST_BLOCK: tl.constexpr,
     VIEWS_BLOCK: tl.constexpr,
 ):
     """Score BLOCK views of one row for one KV head; the last program of the row and head chooses."""
+    if OVERLAP:
+        # The launch that follows may begin; what it needs of this one it waits for.
+        gdc_launch_dependents()
     part = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.program_id(2)
@@ -173,9 +215,10 @@ def block_select_kernel(
             KV_HEADS,
             GROUP,
             HEAD_DIM,
-            HEAD_BLOCK,
+            PAIRS_BLOCK,
             ROTARY,
             INTERLEAVED,
+            HARDWARE,
         )
         tl.store(score_list + index, score, mask=index < count)
         tl.debug_barrier()

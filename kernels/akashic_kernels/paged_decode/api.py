@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching
 from akashic_kernels.paged_decode import validation
 from akashic_kernels.views import PageShape, check_pages, check_query, check_views
 
@@ -94,17 +94,19 @@ def paged_decode_selected(
     out: Tensor | None = None,
     lse: Tensor | None = None,
     workspace: DecodeWorkspace | None = None,
+    after_choice: bool = False,
     backend: Backend | None = None,
 ) -> Tensor:
     """Attend like `paged_decode`, each KV head to its own views: selected[row, head, : selected_count[row, head]].
 
-    `selected` int32 [batch, kv_heads, most, 4] as `block_select` writes it.
+    `selected` int32 [batch, kv_heads, most, 4] as `block_select` writes it. `after_choice` says that `block_select` for
+    this query is the launch just before this one on the stream; this one then begins while that one ends.
     """
     shape = check_pages(KERNEL, k_pages, v_pages, k_scale, v_scale)
     batch, _ = check_query(KERNEL, query, k_pages, shape, rope)
     validation.check_selected(KERNEL, selected, selected_count, batch, shape)
     arguments = (query, k_pages, v_pages, query_position, rope, softmax_scale, k_scale, v_scale, out, lse, workspace)
-    return _run(selected, selected_count, True, *arguments, backend)
+    return _run(selected, selected_count, True, *arguments, backend, after_choice)
 
 
 def _run(
@@ -123,6 +125,7 @@ def _run(
     lse: Tensor | None,
     workspace: DecodeWorkspace | None,
     backend: Backend | None,
+    after_choice: bool = False,
 ) -> Tensor:
     import torch
 
@@ -151,7 +154,7 @@ def _run(
         return out
     _launch(
         views, starts, selected, query, k_pages, v_pages, query_position, rope, scale, k_scale, v_scale, out, lse,
-        workspace,
+        workspace, after_choice and query.is_cuda and can_overlap(query.device),
     )  # fmt: skip
     return out
 
@@ -179,6 +182,7 @@ def _launch(
     out: Tensor,
     lse: Tensor,
     workspace: DecodeWorkspace | None,
+    after_choice: bool,
     shape: LaunchShape | None = None,
 ) -> None:
     import torch
@@ -208,7 +212,8 @@ def _launch(
             SPLITS_BLOCK=_power_of_two(splits),
             MERGE_CHUNK=max(1, min(_power_of_two(splits), 8192 // (merge_rows * head_block))),
             SELECTED=selected, QUANTISED=k_scale is not None, PRECISE=precise,
-            STAGES=shape.stages, num_warps=shape.warps,
+            STAGES=shape.stages, AFTER_CHOICE=after_choice, num_warps=shape.warps,
+            maxnreg=shape.registers, **({"launch_pdl": True} if after_choice else {}),
         )  # fmt: skip
 
 
@@ -218,6 +223,7 @@ class LaunchShape(NamedTuple):
     tile: int
     stages: int
     warps: int
+    registers: int | None = None
 
 
 def launch_shape(head_block: int, page_size: int, dtype: torch.dtype, shared_bytes: int) -> LaunchShape:

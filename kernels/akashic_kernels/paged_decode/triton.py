@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from akashic_kernels.rope.triton import pair_of, turn_coefficients
 
@@ -12,12 +13,21 @@ _LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _dot_keys(keys, turned, PRECISE: tl.constexpr):
-    """Give keys . turned, [tile, group]; a 16-bit query is split in two parts, so that rounding it costs nothing."""
+def _turn(q_own, q_pair, delta, step, second, turned_dim, attention_scale, PRECISE: tl.constexpr, TYPE: tl.constexpr):
+    """Give the query turned by `delta` as two parts of which the second holds what rounding the first lost."""
+    c, s = turn_coefficients(delta, step, second, turned_dim, attention_scale)
+    turned = q_own * c[:, None] + q_pair * s[:, None]
     if PRECISE:
-        return tl.dot(keys.to(tl.float32), turned, input_precision="ieee")
-    high = turned.to(keys.dtype)
-    low = (turned - high.to(tl.float32)).to(keys.dtype)
+        return turned, turned
+    high = turned.to(TYPE)
+    return high, (turned - high.to(tl.float32)).to(TYPE)
+
+
+@triton.jit
+def _dot_keys(keys, high, low, PRECISE: tl.constexpr):
+    """Give keys . query, [tile, group]."""
+    if PRECISE:
+        return tl.dot(keys.to(tl.float32), high, input_precision="ieee")
     return tl.dot(keys, low, tl.dot(keys, high))
 
 
@@ -114,19 +124,13 @@ def paged_decode_kernel(
     QUANTISED: tl.constexpr,
     PRECISE: tl.constexpr,
     STAGES: tl.constexpr,
+    AFTER_CHOICE: tl.constexpr,
 ):
     """Attend with the queries of one row and KV head to one split of its views; `view_start` holds counts if SELECTED."""
     split = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.program_id(2)
     list_index = row * KV_HEADS + head
-    if SELECTED:
-        count = tl.load(view_start + list_index)
-        view_list = views + list_index.to(tl.int64) * views_per_list * 4
-    else:
-        first_view = tl.load(view_start + row)
-        count = tl.load(view_start + row + 1) - first_view
-        view_list = views + first_view.to(tl.int64) * 4
     position = tl.load(query_position + row)
 
     g = tl.arange(0, GROUP_BLOCK)
@@ -142,16 +146,34 @@ def paged_decode_kernel(
     q_own = tl.load(q_at + d[:, None], mask=q_ok, other=0.0).to(tl.float32)
     q_pair = tl.load(q_at + partner[:, None], mask=q_ok, other=0.0).to(tl.float32)
 
+    if AFTER_CHOICE:
+        # What stands above doesn't depend on the launch before this one, `block_select`; the lists do.
+        gdc_wait()
+    if SELECTED:
+        # Cut by the list's room, not by its count: then a view is read at the same time as the count.
+        count = tl.load(view_start + list_index)
+        room = views_per_list
+        view_list = views + list_index.to(tl.int64) * views_per_list * 4
+    else:
+        first_view = tl.load(view_start + row)
+        count = tl.load(view_start + row + 1) - first_view
+        room = count
+        view_list = views + first_view.to(tl.int64) * 4
+
     top = tl.full([GROUP_BLOCK], _LOWEST, tl.float32)
-    total = tl.zeros([GROUP_BLOCK], tl.float32)
-    acc = tl.zeros([HEAD_BLOCK, GROUP_BLOCK], tl.float32)
+    # Summed over the tile's slots at the end only: a sum across warps in each step would cost a barrier.
+    totals = tl.zeros([TILE, GROUP_BLOCK], tl.float32)
+    acc = tl.zeros([GROUP_BLOCK, HEAD_BLOCK], tl.float32)
     TILES: tl.constexpr = PAGE // TILE
     tile = in_tile[:, None] * HEAD_DIM + d[None, :]
-    units = count * TILES
+    units = room * TILES
     first, last = units * split // splits, units * (split + 1) // splits
-    # Views are read one step ahead, so that a tile's address doesn't hang on a load of the same step: such a chain costs
-    # pipeline stages, and Triton 3.6 then overwrites a view in shared memory that other warps still read.
+    # A view is read and the query turned for it one step ahead: no tile's address or product waits for a load or an
+    # angle of its own step.
     page, offset, length, base = _load_view(view_list, first // TILES, first < last)
+    TYPE: tl.constexpr = query.dtype.element_ty
+    high, low = _turn(q_own, q_pair, position - base, step, second, turned_dim, attention_scale, PRECISE, TYPE)
+    last = tl.minimum(last, count * TILES)
     for i in tl.range(first, last, num_stages=STAGES):
         next_view = _load_view(view_list, (i + 1) // TILES, i + 1 < last)
         first_slot = (i % TILES) * TILE
@@ -162,33 +184,33 @@ def paged_decode_kernel(
         loaded = visible[:, None] & inside[None, :]
         keys = tl.load(k_pages + start + tile, mask=loaded, other=0.0)
         values = tl.load(v_pages + start + tile, mask=loaded, other=0.0)
-        c, s = turn_coefficients(position - base, step, second, turned_dim, attention_scale)
-        turned = q_own * c[:, None] + q_pair * s[:, None]
         if QUANTISED:
             scale_at = (page.to(tl.int64) * KV_HEADS + head) * PAGE + slot
-            keys = keys.to(query.dtype.element_ty)
-            values = values.to(query.dtype.element_ty)
-            x = _dot_keys(keys, turned, PRECISE) * score_scale
+            keys = keys.to(TYPE)
+            values = values.to(TYPE)
+            x = _dot_keys(keys, high, low, PRECISE) * score_scale
             x *= tl.load(k_scale + scale_at, mask=visible, other=0.0)[:, None]
         else:
-            x = _dot_keys(keys, turned, PRECISE) * score_scale
+            x = _dot_keys(keys, high, low, PRECISE) * score_scale
         x = tl.where(visible[:, None], x, -float("inf"))
         new_top = tl.maximum(top, tl.max(x, 0))
         p = tl.exp2(x - new_top[None, :])
         shrink = tl.exp2(top - new_top)
-        total = total * shrink + tl.sum(p, 0)
+        totals = totals * shrink[None, :] + p
         top = new_top
         if QUANTISED:
             p *= tl.load(v_scale + scale_at, mask=visible, other=0.0)[:, None]
-        acc *= shrink[None, :]
+        acc *= shrink[:, None]
         if PRECISE:
-            acc = tl.dot(tl.trans(values).to(tl.float32), p, acc, input_precision="ieee")
+            acc = tl.dot(tl.trans(p), values.to(tl.float32), acc, input_precision="ieee")
         else:
-            acc = tl.dot(tl.trans(values), p.to(values.dtype), acc)
+            acc = tl.dot(tl.trans(p).to(values.dtype), values, acc)
         page, offset, length, base = next_view
+        high, low = _turn(q_own, q_pair, position - base, step, second, turned_dim, attention_scale, PRECISE, TYPE)
 
+    total = tl.sum(totals, 0)
     seen = total > 0
-    acc = acc / tl.where(seen, total, 1.0)[None, :]
+    acc = tl.trans(acc / tl.where(seen, total, 1.0)[:, None])
     lse = tl.where(seen, top + tl.log2(tl.where(seen, total, 1.0)), _LOWEST)
     out_row = list_index.to(tl.int64) * GROUP
     if SPLITS_BLOCK == 1:
