@@ -22,9 +22,10 @@ class Segment:
 
     def cells(self, device: str) -> tuple[Tensor, Tensor]:
         """Give each visible token's page * PAGE + slot, and its view's base."""
-        cells = [page * PAGE + offset + i for page, offset, length, _ in self.views for i in range(length)]
-        bases = [base for _, _, length, base in self.views for _ in range(length)]
-        return torch.tensor(cells, device=device), torch.tensor(bases, device=device)
+        page, offset, length, base = torch.tensor(self.views, dtype=torch.int64).unbind(1)
+        view = torch.repeat_interleave(length)
+        within = torch.arange(len(view)) - (torch.cumsum(length, 0) - length)[view]
+        return ((page * PAGE + offset)[view] + within).to(device), base[view].to(device)
 
 
 @dataclass

@@ -144,10 +144,10 @@ def test_the_reference_is_plain_attention_too(layout: Any, quantised: bool) -> N
     assert_within_bound(case.run(case.plan("reference")), case.same_type(), case.truth())
 
 
-def test_the_reference_cuts_long_scores_without_changing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_cuts_queries_into_blocks_without_changing_them(monkeypatch: pytest.MonkeyPatch) -> None:
     case = SegmentCase(DROPPED_AND_MOVED, dtype=torch.float32)
     whole = case.run(case.plan("reference"))
-    monkeypatch.setattr("akashic_kernels.segment_prefill.reference.SCORE_ELEMENTS", 500)
+    monkeypatch.setattr("akashic_kernels.segment_prefill.reference.MASK_ELEMENTS", 100)
     assert_within_bound(case.run(case.plan("reference")), whole, case.truth())
 
 

@@ -16,7 +16,9 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
     x = x.to(torch.float32)
-    scale = x.abs().amax(-1) / LEVELS
+    largest = x.abs().amax(-1)
+    # By a tensor: torch divides by a number on a GPU with its reciprocal, which rounds twice.
+    scale = largest / torch.full_like(largest, LEVELS)
     divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
     steps = torch.floor(x / divisor[..., None] + 0.5).clamp_(-LEVELS, LEVELS)
     return steps.to(torch.int8), scale

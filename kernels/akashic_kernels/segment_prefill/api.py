@@ -83,16 +83,25 @@ def segment_prefill(
     return out
 
 
-def _tile_rows(head_dim: int) -> int:
-    return 128 if head_dim <= 128 else 64
+def _tile_rows(segments: Tensor, shape: PageShape, group: int) -> int:
+    """Give a tile's rows: the most that registers hold, or 64 where no segment fills more."""
+    wide = 64 < shape.head_dim <= 128
+    return 128 if wide and int(segments[:, 1].max()) * group > 64 else 64
 
 
-def _launch_options(shape: PageShape, query: Tensor) -> dict[str, int]:
+def _launch_options(shape: PageShape, rows: int, element_size: int) -> dict[str, int]:
     """Give the settings that were best on an H200 (kernels/bench/prefill_attention.py), within its shared memory."""
-    wide = shape.head_dim > 128 or query.element_size() > 2
-    tokens = min(shape.page_size, 64 if wide else 128)
-    stages = 1 if query.element_size() > 2 else 2
-    return {"BLOCK_N": tokens, "SPAN": tokens, "num_warps": 8, "num_stages": stages}
+    tokens, warps, stages = 128, 8, 2
+    if element_size > 2:
+        tokens, stages = 64, 1
+    elif shape.head_dim > 128:
+        tokens = 64
+    elif shape.head_dim <= 64:
+        warps = 4
+    elif rows == 64:
+        tokens, warps, stages = 64, 4, 3
+    tokens = min(shape.page_size, tokens)
+    return {"BLOCK_N": tokens, "SPAN": tokens, "num_warps": warps, "num_stages": stages}
 
 
 def _kernel_tables(
@@ -103,13 +112,13 @@ def _kernel_tables(
     programs = INTERPRETED_PROGRAMS
     if device.type == "cuda":
         programs = 2 * torch.cuda.get_device_properties(device).multi_processor_count
-    queries = _tile_rows(shape.head_dim) // group
-    cut = cut_tiles(segments, views, tile_queries=queries, kv_heads=shape.kv_heads, programs=programs)
+    rows = _tile_rows(segments, shape, group)
+    cut = cut_tiles(segments, views, tile_queries=rows // group, kv_heads=shape.kv_heads, programs=programs)
     device_views = views.to(device)
     cosine, sine = cos_sin(replace(rope, attention_scale=1.0), device_views[:, 3])
     phase = torch.cat((cosine, sine), 1).to(torch.float32)
     on_device = TileTables(cut.tiles.to(device), cut.merges.to(device), cut.partial_count)
-    return KernelTables(device_views, phase, on_device)
+    return KernelTables(device_views, phase, on_device, rows)
 
 
 def _launch(
@@ -129,7 +138,7 @@ def _launch(
     from akashic_kernels.segment_prefill.triton import merge_kernel, segment_prefill_kernel
 
     cut, kv_heads, head_dim = tables.cut, plan.shape.kv_heads, plan.shape.head_dim
-    rows = _tile_rows(head_dim)
+    rows = tables.tile_rows
     head_block = triton.next_power_of_2(head_dim)
     heads = {
         "KV_HEADS": kv_heads,
@@ -148,7 +157,8 @@ def _launch(
         # A dot needs 16 pairs; those past the head are masked.
         PAIR_BLOCK=max(16, head_block // 2), ROTARY=plan.rope.rotary_dim,
         INTERLEAVED=plan.rope.layout == "interleaved", PAGE=plan.shape.page_size, QUANTISED=k_scale is not None,
-        **_launch_options(plan.shape, query), **heads,
+        JOINED=head_dim == head_block > 128 and plan.rope.rotary_dim == head_dim and plan.rope.layout == "half",
+        **_launch_options(plan.shape, rows, query.element_size()), **heads,
     )  # fmt: skip
     if cut.partial_count:
         merge_kernel[(len(cut.merges), kv_heads, rows // MERGE_ROWS)](

@@ -42,6 +42,7 @@ class KernelTables:
     views: Tensor
     view_phase: Tensor
     cut: TileTables
+    tile_rows: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,13 +75,10 @@ def cut_tiles(segments: Tensor, views: Tensor, *, tile_queries: int, kv_heads: i
     """
     import torch
 
-    rows = torch.cat([_segment_tiles(segment, views, tile_queries) for segment in segments.tolist()] or [_no_tiles()])
+    rows = _whole_tiles(segments, views, tile_queries)
     widths = rows[:, 3] - rows[:, 2]
-    piece = max(LEAST_PIECE_VIEWS, -(-int(widths.sum()) * kv_heads // max(programs, 1)))
+    piece = _piece_views(widths, max(1, programs // kv_heads))
     split = widths > piece
-    # Pieces only help while programs would idle: one tile a program and more needs none.
-    if len(rows) * kv_heads >= programs:
-        split = torch.zeros_like(split)
     whole = rows[~split]
     pieces, merges = _cut_pieces(rows[split], views, piece)
     tiles = torch.cat([whole, pieces])
@@ -88,31 +86,35 @@ def cut_tiles(segments: Tensor, views: Tensor, *, tile_queries: int, kv_heads: i
     return TileTables(tiles[order].to(torch.int32), merges.to(torch.int32), len(pieces))
 
 
-def _no_tiles() -> Tensor:
+def _piece_views(widths: Tensor, most: int) -> int:
+    """Give the least number of views a piece that makes at most `most` pieces of all tiles, or the widest tile's."""
+    low, high = LEAST_PIECE_VIEWS, max(LEAST_PIECE_VIEWS, int(widths.max()) if len(widths) else 0)
+    while low < high:
+        middle = (low + high) // 2
+        if int((-(-widths // middle)).sum()) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _whole_tiles(segments: Tensor, views: Tensor, tile_queries: int) -> Tensor:
+    """Give all segments' tiles uncut; a tile's views end with the one that holds its last query's own token."""
     import torch
 
-    return torch.empty((0, 8), dtype=torch.int64)
-
-
-def _segment_tiles(segment: list[int], views: Tensor, tile_queries: int) -> Tensor:
-    """Return the segment's tiles; a tile's views end with the one that holds its last query's own token."""
-    import torch
-
-    query_start, query_count, view_start, view_count, position_start = segment
-    seen = visible_tokens(views[view_start : view_start + view_count])
-    first = torch.arange(0, query_count, tile_queries)
-    count = torch.clamp(query_count - first, max=tile_queries)
-    limit = seen[-1] - query_count + first + 1
-    stop = torch.searchsorted(seen[1:], limit + count - 1) + 1
-    rows = torch.zeros((len(first), 8), dtype=torch.int64)
-    rows[:, 0] = query_start + first
-    rows[:, 1] = count
-    rows[:, 2] = view_start
-    rows[:, 3] = view_start + stop
-    rows[:, 4] = limit
-    rows[:, 6] = -1
-    rows[:, 7] = position_start + first
-    return rows
+    query_start, query_count, view_start, view_count, position = segments.to(torch.int64).unbind(1)
+    seen = visible_tokens(views)
+    tiles = -(-query_count // tile_queries)
+    segment = torch.repeat_interleave(tiles)
+    first = (torch.arange(len(segment)) - (torch.cumsum(tiles, 0) - tiles)[segment]) * tile_queries
+    count = torch.clamp(query_count[segment] - first, max=tile_queries)
+    before = seen[view_start]
+    context = seen[view_start + view_count] - before - query_count
+    limit = context[segment] + first + 1
+    stop = torch.searchsorted(seen[1:], before[segment] + limit + count - 1) + 1
+    zero = torch.zeros_like(first)
+    columns = (query_start[segment] + first, count, view_start[segment], stop, limit, zero, zero - 1)
+    return torch.stack((*columns, position[segment] + first), 1)
 
 
 def _cut_pieces(rows: Tensor, views: Tensor, piece: int) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from akashic_kernels.rope import Rope
 
-SCORE_ELEMENTS = 1 << 23
-"""Scores held at a time: 32 MiB in float32, so that a long context costs time and not memory."""
+QUERY_BLOCK = 512
+MASK_ELEMENTS = 1 << 22
+"""Limits of a block of queries, whose mask is dense: 16 MiB in float32."""
 
 
 def segment_prefill_reference(
@@ -60,37 +61,41 @@ def visible_keys_values(
     """Gather the views' tokens in order, keys at their positions: two of [kv_heads, visible, head_dim]."""
     import torch
 
-    length = views[:, 2].to(torch.int64)
-    row = torch.repeat_interleave(torch.arange(len(views), device=views.device), length)
-    before = torch.cumsum(length, 0) - length
-    page = views[:, 0].to(torch.int64)[row]
-    slot = torch.arange(len(row), device=views.device) - before[row] + views[:, 1].to(torch.int64)[row]
-    keys, values = k_pages[page, :, slot].to(dtype), v_pages[page, :, slot].to(dtype)
+    page = views[:, 0].to(torch.int64)
+    keys, values = k_pages[page].to(dtype), v_pages[page].to(dtype)
     if k_scale is not None and v_scale is not None:
-        keys = keys * k_scale[page, :, slot].to(dtype)[..., None]
-        values = values * v_scale[page, :, slot].to(dtype)[..., None]
+        keys, values = keys * k_scale[page][..., None].to(dtype), values * v_scale[page][..., None].to(dtype)
     # Stored keys are turned by their slot and carry the attention scale: what is missing is the view's base.
-    keys = rotate(keys, views[:, 3][row][:, None], replace(rope, attention_scale=1.0), dtype)
-    return keys.transpose(0, 1), values.transpose(0, 1)
+    keys = rotate(keys, views[:, 3][:, None, None], replace(rope, attention_scale=1.0), dtype)
+    slot = torch.arange(k_pages.shape[2], device=views.device)
+    offset, end = views[:, 1:2], views[:, 1:2] + views[:, 2:3]
+    seen = ((slot >= offset) & (slot < end)).flatten().nonzero().squeeze(1)
+    return _tokens(keys, seen), _tokens(values, seen)
+
+
+def _tokens(pages: Tensor, seen: Tensor) -> Tensor:
+    """Give tokens `seen` (indices into all slots) of [views, kv_heads, page_size, head_dim], heads first."""
+    flat = pages.transpose(0, 1).reshape(pages.shape[1], -1, pages.shape[3])
+    return flat if len(seen) == flat.shape[1] else flat.index_select(1, seen)
 
 
 def attend_to_last(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
     """Attend from [queries, q_heads, head_dim] to keys whose last `queries` are the queries' own tokens, causally."""
     import torch
+    from torch.nn.functional import scaled_dot_product_attention
 
-    count, heads, width = query.shape
-    kv_heads, visible, _ = keys.shape
-    group = heads // kv_heads
-    grouped = query.reshape(count, kv_heads, group, width).permute(1, 2, 0, 3)
-    out = torch.empty(kv_heads, group, count, width, dtype=query.dtype, device=query.device)
-    chunk = max(1, SCORE_ELEMENTS // (heads * visible))
-    for start in range(0, count, chunk):
-        stop = min(start + chunk, count)
+    count, visible = query.shape[0], keys.shape[1]
+    out = torch.empty_like(query)
+    block = max(1, min(QUERY_BLOCK, MASK_ELEMENTS // visible))
+    for start in range(0, count, block):
+        stop = min(start + block, count)
         seen = visible - count + stop
-        rows = grouped[:, :, start:stop].reshape(kv_heads, group * (stop - start), width)
-        scores = (rows @ keys[:, :seen].transpose(1, 2)).mul_(scale).view(kv_heads, group, stop - start, seen)
+        mask = torch.zeros(stop - start, seen, dtype=query.dtype, device=query.device)
         hidden = torch.ones(stop - start, stop - start, dtype=torch.bool, device=query.device).triu_(1)
-        scores[..., seen - (stop - start) :].masked_fill_(hidden, -torch.inf)
-        weights = torch.softmax(scores, -1).view(kv_heads, group * (stop - start), seen)
-        out[:, :, start:stop] = (weights @ values[:, :seen]).view(kv_heads, group, stop - start, width)
-    return out.permute(2, 0, 1, 3).reshape(count, heads, width)
+        mask[:, seen - (stop - start) :].masked_fill_(hidden, -torch.inf)
+        rows = query[start:stop].transpose(0, 1)[None]
+        answer = scaled_dot_product_attention(
+            rows, keys[None, :, :seen], values[None, :, :seen], attn_mask=mask, scale=scale, enable_gqa=True
+        )
+        out[start:stop] = answer[0].transpose(0, 1)
+    return out

@@ -68,6 +68,7 @@ def segment_prefill_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPAN: tl.constexpr,
+    JOINED: tl.constexpr,
     QUANTISED: tl.constexpr,
 ):
     """Write the attention of one tile of queries; see the README for the mathematics."""
@@ -89,7 +90,7 @@ def segment_prefill_kernel(
     live = (step < count) & (step < BLOCK_M // GROUP)
     pair = tl.arange(0, PAIR_BLOCK)
     inside = pair < HEAD_DIM // 2
-    turned = pair < ROTARY // 2
+    rotated = pair < ROTARY // 2
     first, second = pair_offsets(pair, ROTARY, HEAD_DIM, INTERLEAVED)
     kind: tl.constexpr = query.dtype.element_ty
     head_row = (head * GROUP + row % GROUP) * HEAD_DIM
@@ -111,19 +112,26 @@ def segment_prefill_kernel(
         offset = tl.load(views + i * 4 + 1)
         length = tl.load(views + i * 4 + 2)
         angle = view_phase + i * ROTARY + pair
-        c = tl.load(angle, mask=turned, other=1.0)[None, :]
-        s = tl.load(angle + ROTARY // 2, mask=turned, other=0.0)[None, :]
+        c = tl.load(angle, mask=rotated, other=1.0)[None, :]
+        s = tl.load(angle + ROTARY // 2, mask=rotated, other=0.0)[None, :]
         turned_first = (query_first * c + query_second * s).to(kind)
         turned_second = (query_second * c - query_first * s).to(kind)
+        if JOINED:
+            halves = tl.permute(tl.join(turned_first, turned_second), (0, 2, 1))
+            turned = tl.reshape(halves, (BLOCK_M, HEAD_BLOCK))
         base = (page * KV_HEADS + head) * PAGE
         whole = (length == PAGE) & (seen + PAGE <= limit)
         for part in tl.static_range(SPAN // BLOCK_N):
             slot = begin + part * BLOCK_N + column
             k_row = k_pages + (base + slot[None, :]) * HEAD_DIM
-            keys_first = tl.load(k_row + first[:, None], mask=inside[:, None], other=0.0)
-            keys_second = tl.load(k_row + second[:, None], mask=inside[:, None], other=0.0)
-            score = tl.dot(turned_first, keys_first.to(kind), input_precision="ieee")
-            score = tl.dot(turned_second, keys_second.to(kind), score, input_precision="ieee")
+            if JOINED:
+                keys = tl.load(k_row + value[:, None])
+                score = tl.dot(turned, keys.to(kind), input_precision="ieee")
+            else:
+                keys_first = tl.load(k_row + first[:, None], mask=inside[:, None], other=0.0)
+                keys_second = tl.load(k_row + second[:, None], mask=inside[:, None], other=0.0)
+                score = tl.dot(turned_first, keys_first.to(kind), input_precision="ieee")
+                score = tl.dot(turned_second, keys_second.to(kind), score, input_precision="ieee")
             if QUANTISED:
                 score *= tl.load(k_scale + base + slot)[None, :]
             score *= score_scale
