@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from akashic_daemon.cache.compaction import compact
@@ -45,20 +46,37 @@ class Work:
 
 
 class RadixIndex:
-    """See the module's text. `cells_total` and `sequences_total` are the engine's limits."""
+    """See the module's text. `cells_total` and `sequences_total` are the engine's limits; `ops` of keys made before."""
 
-    def __init__(self, cells: Cells, *, cells_total: int, sequences_total: int, keep_dropped: bool = True) -> None:
+    def __init__(
+        self,
+        cells: Cells,
+        *,
+        cells_total: int,
+        sequences_total: int,
+        keep_dropped: bool = True,
+        ops: OpTable | None = None,
+    ) -> None:
         self._cells = cells
         self._holdings = Holdings(cells, cells_total)
         self._tree = Tree(self._holdings, sequences_total)
         self._reclaimer = Reclaimer(self._tree)
         self._operations = Operations(self._tree, cells, self._reclaimer, keep_dropped=keep_dropped)
-        self.ops = OpTable()
+        self.ops = ops or OpTable()
         self.sequences_total = sequences_total
         self.restorer = Restorer(self._tree, self._reclaimer, self.ops)
         """Brings back what a lower tier has kept."""
 
     # -- what it knows -----------------------------------------------------------------------------------------
+
+    @property
+    def before_eviction(self) -> Callable[[], None]:
+        """Called when something is about to be evicted that may be copied out first; it may change nothing here."""
+        return self._reclaimer.before_eviction
+
+    @before_eviction.setter
+    def before_eviction(self, call: Callable[[], None]) -> None:
+        self._reclaimer.before_eviction = call
 
     @property
     def cells_total(self) -> int:
@@ -147,6 +165,39 @@ class RadixIndex:
                 holders = here if holders is None else holders & here
             node = node.parent
         return min(holders) if holders else None
+
+    @contextmanager
+    def holding(self, key: array[int], first: int, count: int) -> Iterator[SequenceId | None]:
+        """Lend a sequence that holds these tokens' KV, as computed; None when some of it is gone or nothing can be lent.
+
+        That is a holder, or an unused sequence to which several holders give it, as when a Drop took a part.
+        """
+        sequence = self.holder(key, first, count)
+        parts = self._parts(key, first, count) if sequence is None and self._tree.free else None
+        if parts is None:
+            yield sequence
+            return
+        lent = self._tree.free[-1]
+        try:
+            for holder, start, end in parts:
+                self._cells.share(holder, lent, start, end)
+            yield lent
+        finally:
+            self._cells.release(lent)
+
+    def _parts(self, key: array[int], first: int, count: int) -> list[tuple[SequenceId, int, int]] | None:
+        """Return who holds which positions of these tokens' KV; None when some isn't held."""
+        found = self._tree.match(key)
+        wanted: Ranges = ((first, first + count),) if found.length == len(key) else EMPTY
+        parts: list[tuple[SequenceId, int, int]] = []
+        node: Node | None = found.node
+        while node is not None and wanted:
+            for holder, ranges in node.held.items() if node.is_run else ():
+                here = intersect(wanted, ranges)
+                parts.extend((holder, start, end) for start, end in node.positions(here))
+                wanted = subtract(wanted, here)
+            node = node.parent
+        return parts if parts and not wanted else None
 
     def idle(self) -> list[tuple[SequenceId, Node]]:
         """Return the sequences at which nothing runs and where they stand, least recently used first."""

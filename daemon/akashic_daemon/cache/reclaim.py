@@ -6,6 +6,8 @@ from their ends. Nodes that something below still needs stay as holes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.tree import Tree
 from akashic_daemon.errors import EngineError
@@ -24,9 +26,13 @@ class Reclaimer:
         self._tree = tree
         self._holdings = tree.holdings
         self.evicted_tokens = 0
+        self.before_eviction: Callable[[], None] = lambda: None
+        """Called when something is about to be evicted that may be copied out first; changes nothing here."""
 
     def make_room(self, cells: int) -> bool:
         """Evict what no running sequence holds or waits for until `cells` are free. False if it can't."""
+        if self._holdings.free < cells:
+            self.before_eviction()
         while self._holdings.free < cells:
             if any(self._evict_loose(keeper) for keeper in sorted(self.keepers(), key=self._last_used)):
                 continue
@@ -71,6 +77,7 @@ class Reclaimer:
         """Free the id that was used the longest time ago. False when there is none."""
         idle = min(spare, key=self._last_used, default=None)
         if idle is not None:
+            self.before_eviction()
             self._evict_all(idle)
         return idle is not None
 

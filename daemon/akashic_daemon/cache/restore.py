@@ -28,12 +28,14 @@ from akashic_daemon.types import SequenceId
 class RestorePlan:
     """What a key would compute with and without the tiers, in tokens, and which cells they would have to give for it.
 
-    wanted: trajectory indices, as computed (never moved copies: those are made anew from these).
+    wanted: trajectory indices, as computed (never moved copies: those are made anew from these). reach: how much of the
+    key is known then, needed or not: what a later operation drops isn't computed only to be dropped.
     """
 
     wanted: Ranges
     computed: int
     computed_without: int
+    reach: int = 0
 
     @property
     def loaded(self) -> int:
@@ -67,30 +69,29 @@ class Restorer:
         self._reclaimer = reclaimer
         self._ops = ops
 
-    def plan(self, key: array[int], limit: int, stored: Ranges) -> RestorePlan:
-        """Plan for the key's first `limit` entries; `stored` are the trajectory indices that the tiers have."""
+    def plan(self, key: array[int], limit: int, stored: Ranges, known: int) -> RestorePlan:
+        """Plan for the key's first `limit` entries.
+
+        stored: the trajectory indices that the tiers have. known: so many of the key's tokens lie in blocks of theirs.
+        """
         found = self._tree.match(key)
-        without = self._missing(found, key, limit, EMPTY)[1]
+        without = self._missing(found, key, min(found.length, limit), EMPTY)[1]
         if not stored:
             return RestorePlan(EMPTY, without, without)
-        recovery, computed, nodes = self._missing(found, key, limit, stored)
+        reach = min(max(found.length, key_length(key, known)), limit)
+        recovery, computed, nodes = self._missing(found, key, reach, stored)
         wanted: list[Range] = []
         for node in nodes:
             if node.is_run and node.key:
                 present = node.resident()
                 needed = recovery.needed.of(0, (node.indices,))
                 wanted.extend(subtract(intersect(needed, stored), present))
-        return RestorePlan(normal(wanted), computed, without)
+        return RestorePlan(normal(wanted), computed, without, reach)
 
     def _missing(
-        self, found: Match, key: array[int], limit: int, stored: Ranges
+        self, found: Match, key: array[int], length: int, stored: Ranges
     ) -> tuple[Recovery, int, Sequence[Node]]:
-        length = min(found.length, limit)
-        nodes = Lineage.of(found.node).nodes
-        if stored:
-            reach = key_length(key, stored[-1][1])
-            nodes = self._with_ghosts(nodes, found.length, key, min(max(found.length, reach), limit))
-            length = min(max(found.length, reach), limit)
+        nodes = self._with_ghosts(Lineage.of(found.node).nodes, found.length, key, length)
         plan = plan_recovery(nodes, length, key, self._ops, stored)
         rest = sum(1 for value in key[length:] if value >= 0)
         return plan, plan.missing + rest, nodes
@@ -125,9 +126,8 @@ class Restorer:
                 at = stop
             yield node
 
-    def begin(self, key: array[int], wanted: Ranges) -> Restoring:
-        """Make the nodes up to the last wanted cell and a sequence that stands there. Raises NoSequence."""
-        reach = key_length(key, wanted[-1][1])
+    def begin(self, key: array[int], reach: int) -> Restoring:
+        """Make the nodes of the key's first `reach` entries and a sequence that stands there. Raises NoSequence."""
         found = self._tree.match(key)
         sequence = self._reclaimer.allocate_beside(Lineage.of(found.node))
         found = self._tree.match(key)  # freeing an id may have taken a part
@@ -138,6 +138,7 @@ class Restorer:
             node = child
         restoring = Restoring(node)
         self._stand(restoring, sequence)
+        self._tree.prune(found.node)  # what lies behind may have lost its holder when an id was freed
         return restoring
 
     def _stand(self, restoring: Restoring, sequence: SequenceId) -> _Keeper:

@@ -118,7 +118,8 @@ class Admission:
         if not request.admitted_s:
             request.timing.queued_s = time.monotonic() - request.created_s
         request.admitted_s = time.monotonic()
-        request.promotion = self._tiering.promote(request.key, request.outlook)
+        if not request.had_everything:  # else loading took what computing needs: sequences, or room for whole blocks
+            request.promotion = self._tiering.promote(request.key, request.outlook)
         request.outlook = None  # what it names may go from here on
         if request.promotion is not None:
             request.state = State.RELOAD

@@ -287,7 +287,8 @@ class StepLoop:
         limits = engine.capabilities
         for sequence in range(limits.max_sequences):
             engine.release(SequenceId(sequence))
-        index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences)
+        ops = self._index.ops if self._index is not None else None  # keys of requests that wait speak of them
+        index = RadixIndex(engine, cells_total=limits.kv_cells, sequences_total=limits.max_sequences, ops=ops)
         self._index = index
         self._holes = Holes(hole_s=limits.hole_s)
         self._admission.bind(engine, index)
@@ -332,8 +333,6 @@ class StepLoop:
 
     def _make_room(self, cells: int) -> bool:
         assert self._index is not None
-        if self._index.cells_free < cells:
-            self.tiering.before_eviction()
         return self._index.make_room(cells)
 
     def _make_do(self, request: Request, lacking: AkashicError) -> None:
@@ -452,6 +451,9 @@ class StepLoop:
             self._cut(request, request.key_so_far(), is_final=True)
             self._index.finish(request.sequence)
             request.sequence = None
+        if request.trail is not None:
+            self.tiering.end_trail(request.trail)
+            request.trail = None
         if request.sampler is not None:
             request.sampler.close()
             request.sampler = None

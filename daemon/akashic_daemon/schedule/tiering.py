@@ -10,9 +10,10 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from akashic_daemon.cache.index import RadixIndex
+from akashic_daemon.cache.index import NoSequence, RadixIndex
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.restore import RestorePlan
 from akashic_daemon.engine.base import Engine
@@ -125,6 +126,7 @@ class Tiering:
     def bind(self, index: RadixIndex) -> None:
         """Go on with a new index of the same engine."""
         self._index = index
+        index.before_eviction = self.before_eviction
         engine, catalogue, mover, settings = self._engine, self._catalogue, self._mover, self._settings
         if engine is None or catalogue is None or mover is None or settings is None:
             return
@@ -136,7 +138,7 @@ class Tiering:
         """Forget what was under way: the cells that it spoke of are gone."""
         if self._exporter is not None:
             self._exporter.forget_all()
-        self._warming = None
+        self._end_warming()
         self._hints.clear()
 
     def detach(self) -> None:
@@ -162,7 +164,8 @@ class Tiering:
         if catalogue is None:
             return Outlook(index.missing_tokens(key))
         pieces = catalogue.walk(key, index.ops)
-        plan = index.restorer.plan(key, len(key) - 1, stored_ranges(pieces))
+        known = pieces[-1].indices[1] if pieces else 0
+        plan = index.restorer.plan(key, len(key) - 1, stored_ranges(pieces), known)
         if not plan.wanted or not self._pays(plan, pieces):
             return Outlook(plan.computed_without)
         return Outlook(plan.computed, plan, tuple(pieces))
@@ -195,11 +198,6 @@ class Tiering:
         """Begin to bring back what a path wants; None when that is nothing. Raises NoSequence."""
         if outlook.plan is None or self._promoter is None:
             return None
-        if self._warming is not None and self._warming.key == key:
-            self._end_warming()
-            outlook = self.outlook(key)
-        if outlook.plan is None:
-            return None
         return self._promoter.begin(key, outlook.plan, list(outlook.pieces), self._wake)
 
     def advance(self, promotion: Promotion, *, is_streaming: bool) -> bool:
@@ -226,13 +224,21 @@ class Tiering:
 
     def cut(self, trail: Trail, path: Path, key: array[int], computed: int, *, is_final: bool) -> None:
         """Seal what a request has computed. `path` is its prompt's, `key` goes on with what it generated."""
-        if self._exporter is None or (not is_final and computed - trail.done < BLOCK_TOKENS):
+        if self._exporter is None:
+            return
+        is_due = computed - trail.done >= BLOCK_TOKENS or (trail.lacking and trail.lacking[0].end <= computed)
+        if not is_final and not is_due:
             return
         visible: Ranges = union(active_cache(path).indices, ((len(path.tokens), max(computed, len(path.tokens) + 1)),))
         self._exporter.cut(trail, key, visible, computed, is_final=is_final)
         if is_final and trail.shared and self._mover is not None:
             mover, keys = self._mover, list(trail.shared)
             mover.submit(Priority.WRITE, lambda: mover.join(trail.group, keys))
+
+    def end_trail(self, trail: Trail) -> None:
+        """Let go of what only a request that ended needed."""
+        if self._exporter is not None:
+            self._exporter.leave(trail)
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Learn what computing costs."""
@@ -250,6 +256,7 @@ class Tiering:
     def between_steps(self, step_s: float, *, is_streaming: bool) -> None:
         """Copy blocks out for a slice."""
         self._step_s = step_s
+        self._interrupt_warming()
         if self._exporter is not None and self._exporter.waiting:
             self._exporter.export(self._slice_s(is_streaming))
 
@@ -335,7 +342,11 @@ class Tiering:
         assert self._promoter is not None
         now_s = time.monotonic()
         if self._warming is not None:
-            if self._promoter.advance(self._warming, _IDLE_SLICE_S):
+            try:
+                is_complete = self._promoter.advance(self._warming, _IDLE_SLICE_S)
+            except NoSequence:  # what came stays, the rest is computed
+                is_complete = True
+            if is_complete:
                 self._end_warming()
                 return 0.0
             return 0.002
@@ -346,10 +357,20 @@ class Tiering:
                 hint.is_ready = True
                 found = self.outlook(hint.key)
                 if found.plan is not None:
-                    self._warming = self._promoter.begin(hint.key, found.plan, list(found.pieces), self._wake)
+                    with suppress(NoSequence):
+                        self._warming = self._promoter.begin(hint.key, found.plan, list(found.pieces), self._wake)
                     return 0.0
         due = [h.due_s for h in self._hints.values() if not h.is_ready]
         return max(0.0, min(due) - now_s) if due else None
+
+    def _interrupt_warming(self) -> None:
+        """Stop warming: requests need the sequences and buffers that it takes. It begins anew when all is idle."""
+        warming = self._warming
+        if warming is not None:
+            for hint in self._hints.values():
+                if hint.key == warming.key:
+                    hint.is_ready = warming.is_done
+            self._end_warming()
 
     def _end_warming(self) -> None:
         if self._warming is not None and self._promoter is not None:

@@ -23,6 +23,7 @@ from akashic_daemon.program.ranges import Ranges, intersect
 from akashic_daemon.tiers.block import Block, stretches
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.staging import Buffer
 from akashic_daemon.types import BLOCK_TOKENS
 
 logger = logging.getLogger("akashic.tiers")
@@ -43,6 +44,8 @@ class Trail:
     done: int = 0
     shared: list[str] = field(default_factory=list)
     """Keys of blocks that it found and that its session doesn't have yet."""
+    lacking: deque[Block] = field(default_factory=deque)
+    """Blocks that it found without a copy: made as soon as they are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +77,37 @@ class Exporter:
         return len(self._jobs)
 
     def follow(self, trail: Trail, key: array[int]) -> None:
-        """Let a trail begin behind the blocks of its path that are known already; copies that were lost are made anew."""
+        """Let a trail begin behind the blocks of its path that are known already.
+
+        What has no copy, because it was lost or because nobody who could see it went on from it, gets one once the
+        engine has it.
+        """
         for piece in self._catalogue.walk(key, self._index.ops):
             block = piece.block
             if piece.count < len(block.tokens):
                 break
             trail.tail, trail.done = block, block.end
             trail.shared.append(block.key)
-            if block.size_bytes and not block.has_copy and not block.is_moving:
-                self._push(block, key, trail.group)
+            if not block.has_copy:
+                trail.lacking.append(block)
 
     def cut(self, trail: Trail, key: array[int], visible: Ranges, computed: int, *, is_final: bool) -> None:
         """Seal what is computed: the first `computed` tokens of the path. `visible` is what its end can see."""
+        while trail.lacking and trail.lacking[0].end <= computed:
+            self._make_copy(trail, trail.lacking.popleft(), key, visible)
         for block in self._cut(trail, key, computed, is_final=is_final):
             if block.has_copy or block.is_moving:
                 trail.shared.append(block.key)
-            elif intersect(visible, ((block.first, block.end),)):
-                self._push(block, key, trail.group)
+            else:
+                self._make_copy(trail, block, key, visible)
+
+    def _make_copy(self, trail: Trail, block: Block, key: array[int], visible: Ranges) -> None:
+        if not block.has_copy and not block.is_moving and intersect(visible, ((block.first, block.end),)):
+            self._push(block, key, trail.group)
+
+    def leave(self, trail: Trail) -> None:
+        """End a trail: a last block that is a label only leads nowhere."""
+        self._catalogue.drop_empty(trail.tail)
 
     def _cut(self, trail: Trail, key: array[int], computed: int, *, is_final: bool) -> Iterator[Block]:
         total = len(key) - len(marker_places(key))
@@ -160,25 +177,19 @@ class Exporter:
             return False
         job = self._jobs.popleft()
         block, count = job.block, len(job.block.tokens)
-        sequence = self._index.holder(job.key[: job.length], block.first, count)
-        if sequence is None:
-            block.is_moving = False
-            self._mover.moves.lose("evicted_before_copy")
-            self._catalogue.drop_empty(block)
-            staging.give_back(buffer)
-            return True
-        started_s = time.monotonic()
-        try:
-            size_bytes = self._engine.export_cells(
-                sequence, block.position, block.position + count, buffer.view(staging.size_bytes), self._storage
-            )
-        except EngineError as error:
-            logger.error("copying the KV of %d tokens out of the engine: %s", count, error)
-            block.is_moving = False
-            self._mover.moves.lose("export_failed")
-            self._catalogue.drop_empty(block)
-            staging.give_back(buffer)
-            return True
+        with self._index.holding(job.key[: job.length], block.first, count) as sequence:
+            if sequence is None:
+                self._give_up(block, buffer, "evicted_before_copy")
+                return True
+            started_s = time.monotonic()
+            try:
+                size_bytes = self._engine.export_cells(
+                    sequence, block.position, block.position + count, buffer.view(staging.size_bytes), self._storage
+                )
+            except EngineError as error:
+                logger.error("copying the KV of %d tokens out of the engine: %s", count, error)
+                self._give_up(block, buffer, "export_failed")
+                return True
         costs = self._mover.costs
         if costs is not None:
             costs.observe_export(size_bytes, time.monotonic() - started_s)
@@ -187,6 +198,13 @@ class Exporter:
             Priority.STORE, lambda: self._mover.store(block, buffer, size_bytes, job.group, to_disk=to_disk)
         )
         return True
+
+    def _give_up(self, block: Block, buffer: Buffer, reason: str) -> None:
+        block.is_moving = False
+        self._mover.moves.lose(reason)
+        self._catalogue.drop_empty(block)
+        assert self._mover.outgoing is not None
+        self._mover.outgoing.give_back(buffer)
 
     def _is_worth_disk(self, block: Block) -> bool:
         costs = self._mover.costs

@@ -52,7 +52,7 @@ class Promoter:
     def begin(self, key: array[int], plan: RestorePlan, pieces: list[Piece], wake: Callable[[], None]) -> Promotion:
         """Start to bring the wanted pieces back. Raises NoSequence; then nothing was begun."""
         wanted = [p for p in pieces if intersect(plan.wanted, (p.indices,))]
-        restoring = self._index.restorer.begin(key, plan.wanted)
+        restoring = self._index.restorer.begin(key, plan.reach)
         self._catalogue.pin(p.block for p in wanted)
         promotion = Promotion(key, plan, wanted, Sink(wake), restoring)
         for piece in wanted:
