@@ -24,7 +24,7 @@ from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.kv import PagedKv
 from akashic_daemon.engine.torch_engine.loading import Loaded
-from akashic_daemon.engine.torch_engine.pages import PageTable, rows_at
+from akashic_daemon.engine.torch_engine.pages import PageTable
 from akashic_daemon.engine.torch_engine.pool import KvPool
 from akashic_daemon.engine.torch_engine.rope import Rope
 from akashic_daemon.engine.torch_engine.weights import Layer, Linear, Weights
@@ -153,9 +153,7 @@ def fill(engine: TorchEngine, tokens: int) -> None:
     for layer in range(kv.pool.layers):
         kv.pool.k[layer].normal_()
         kv.pool.v[layer].normal_()
-    taken = kv.reserve([A], [tokens])
-    views = rows_at(taken.rows[0], 0)
-    kv.commit(A, kv.grown(A, views))
+    kv.commit(kv.grow([A], [tokens], [0]))
     kv.pool.renew(kv.cells(A, 0, tokens))
 
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from akashic_daemon.engine.torch_engine import kv as kv_module
-from akashic_daemon.engine.torch_engine.pages import Packing, PageTable, rows_at
+from akashic_daemon.engine.torch_engine.pages import Packing, PageTable
 from akashic_daemon.engine.torch_engine.views import cells_of, placed, views_of
 from akashic_daemon.errors import EngineError
 
@@ -56,19 +56,22 @@ class Twin:
         counts = [self.chance.randint(1, 6) for _ in sequences]
         if self.held() + sum(counts) > self.limit:
             return
-        taken = self.kv.reserve(sequences, counts)
+        if self.chance.random() < 0.4:
+            counts = [1] * len(sequences)
+        starts = [max(self.seen[s], default=-1) + self.chance.choice((1, 1, 1, 7)) for s in sequences]
+        growth = self.kv.grow(sequences, counts, starts)
         if self.chance.random() < 0.2:
-            self.kv.table.undo(taken)
+            self.kv.undo(growth)
             return
-        for sequence, count, rows in zip(sequences, counts, taken.rows, strict=True):
-            start = max(self.seen[sequence], default=-1) + self.chance.choice((1, 1, 1, 7))
-            added = rows_at(rows, start)
-            for cell, position in zip(*cells_of(added, self.ledger.page_tokens), strict=True):
-                self.ledger.values[cell] = self.next_value
-                self.seen[sequence][int(position)] = self.next_value
+        at = 0
+        for sequence, count, start in zip(sequences, counts, starts, strict=True):
+            for position in range(start, start + count):
+                self.ledger.values[growth.cells[at]] = self.next_value
+                self.seen[sequence][position] = self.next_value
                 self.next_value += 1
-            self.kv.commit(sequence, self.kv.grown(sequence, added))
-            assert sum(length for _, _, length in rows) == count
+                at += 1
+        self.kv.commit(growth)
+        assert at == len(growth.cells)
 
     def span(self, sequence: int) -> tuple[int, int]:
         top = max(self.seen[sequence], default=0) + 2
@@ -145,10 +148,9 @@ def test_what_sequences_see_is_what_the_naive_twin_says(seed: int, page_tokens: 
 
 def test_a_full_pool_refuses_one_token_more_and_keeps_what_it_has() -> None:
     kv = kv_module.PagedKv(Ledger(32, 8), PageTable(4, 8), 2)  # type: ignore[arg-type]
-    taken = kv.reserve([0], [32])
-    kv.commit(0, kv.grown(0, rows_at(taken.rows[0], 0)))
+    kv.commit(kv.grow([0], [32], [0]))
     with pytest.raises(EngineError, match="no room for 1 more"):
-        kv.reserve([1], [1])
+        kv.grow([1], [1], [0])
     kv.check()
     assert kv.position_range(0) == (0, 31)
 
@@ -157,12 +159,9 @@ def test_every_last_cell_can_be_had_however_badly_pages_are_used() -> None:
     """One live token in each of seven pages, then as many new ones as cells are left."""
     kv = kv_module.PagedKv(Ledger(64, 8), PageTable(8, 8), 8)  # type: ignore[arg-type]
     for sequence in range(7):
-        taken = kv.reserve([sequence], [8])
-        kv.commit(sequence, kv.grown(sequence, rows_at(taken.rows[0], 0)))
+        kv.commit(kv.grow([sequence], [8], [0]))
         kv.release(sequence, 0, 7)
-    taken = kv.reserve(list(range(7)), [8, 8, 8, 8, 8, 8, 9])
-    for sequence, rows in enumerate(taken.rows):
-        kv.commit(sequence, kv.grown(sequence, rows_at(rows, 8)))
+    kv.commit(kv.grow(list(range(7)), [8, 8, 8, 8, 8, 8, 9], [8] * 7))
     kv.check()
     assert kv.cells_held() == 64
 
@@ -183,9 +182,11 @@ def test_rows_placed_elsewhere_keep_their_cells_and_order() -> None:
 
 def test_two_branches_of_one_prefix_dont_write_into_the_same_slots() -> None:
     kv = kv_module.PagedKv(Ledger(32, 8), PageTable(4, 8), 2)  # type: ignore[arg-type]
-    taken = kv.reserve([0], [3])
-    kv.commit(0, kv.grown(0, rows_at(taken.rows[0], 0)))
+    kv.commit(kv.grow([0], [3], [0]))
     kv.share(0, 1, 0, 3)
-    rows = kv.reserve([0, 1], [2, 2]).rows
-    assert rows[0][0] == (taken.rows[0][0][0], 3, 2), "the first goes on in the shared page"
-    assert rows[0][0][:2] != rows[1][0][:2]
+    for counts in ([2, 2], [1, 1]):
+        growth = kv.grow([0, 1], counts, [3, 3])
+        assert len(set(growth.cells.tolist())) == sum(counts)
+        kv.undo(growth)
+    page = int(kv.views(0)[0, 0])
+    assert kv.grow([0, 1], [1, 1], [3, 3]).cells[0] == page * 8 + 3, "the first goes on in the shared page"

@@ -28,7 +28,6 @@ from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
 from akashic_daemon.engine.torch_engine.last_logits import LastLogits
 from akashic_daemon.engine.torch_engine.loading import Loaded, load
 from akashic_daemon.engine.torch_engine.options import TorchOptions
-from akashic_daemon.engine.torch_engine.pages import rows_at
 from akashic_daemon.engine.torch_engine.sampler import TorchSampler
 from akashic_daemon.engine.torch_engine.step import Step, lay_out
 from akashic_daemon.engine.vocabulary import Vocabulary
@@ -110,17 +109,13 @@ class TorchEngine:
     def decode(self, batch: Sequence[BatchItem]) -> None:
         """Compute the batch and add its cells; all of it or nothing."""
         self._check_batch(batch)
-        sequences = [item.sequence for item in batch]
-        taken = self._kv.reserve(sequences, [len(item.tokens) for item in batch])
-        added = [rows_at(rows, item.start) for rows, item in zip(taken.rows, batch, strict=True)]
-        seen = [self._kv.grown(sequence, views) for sequence, views in zip(sequences, added, strict=True)]
+        growth = self._kv.grow([i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch])
         try:
-            found = self._compute(lay_out(batch, seen, added, self._options.page_tokens))
+            found = self._compute(lay_out(batch, growth))
         except (RuntimeError, ValueError) as error:
-            self._kv.table.undo(taken)
+            self._kv.undo(growth)
             raise _computing(batch, error) from error
-        for sequence, views in zip(sequences, seen, strict=True):
-            self._kv.commit(sequence, views)
+        self._kv.commit(growth)
         self._logits = LastLogits(batch, found)
 
     def _compute(self, step: Step) -> torch.Tensor:
@@ -140,14 +135,13 @@ class TorchEngine:
             raise EngineError("a batch has two items of one sequence")
         for item in batch:
             self._check_sequence(item.sequence)
-            held = self._kv.position_range(item.sequence)
-            if held is not None and item.start <= held[1]:
+            end = self._kv.end(item.sequence)
+            if item.start < end:
                 raise EngineError(
-                    f"sequence {item.sequence} ends at position {held[1]}, but the batch starts at {item.start}"
+                    f"sequence {item.sequence} ends at position {end - 1}, but the batch starts at {item.start}"
                 )
-            bad = [token for token in item.tokens if not 0 <= token < self._model.shape.vocabulary_size]
-            if bad:
-                raise EngineError(f"token {bad[0]} is outside the vocabulary of {self._model.shape.vocabulary_size}")
+            if min(item.tokens) < 0 or max(item.tokens) >= self._model.shape.vocabulary_size:
+                raise EngineError(f"a token is outside the vocabulary of {self._model.shape.vocabulary_size}")
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self._options.max_sequences:

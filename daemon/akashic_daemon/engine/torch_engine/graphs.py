@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from akashic_daemon.engine.torch_engine.attention import DecodePlan, PagedAttention
 from akashic_daemon.engine.torch_engine.forward import Model
 from akashic_daemon.engine.torch_engine.step import Step
 
+Ints = npt.NDArray[np.int32]
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _MOST_VIEWS = 32768
 _LEAST_VIEWS = 1024
@@ -25,23 +28,17 @@ class _Tables:
 
     host: torch.Tensor
     device: torch.Tensor
-    batch: int
-    views_at: int
+    written: tuple[Ints, ...]
+    """The parts of `host` as arrays."""
 
     @classmethod
     def make(cls, batch: int, views: int, device: torch.device) -> _Tables:
-        views_at = -(-(4 * batch + 1) // 4) * 4
-        host = torch.zeros(views_at + 4 * views, dtype=torch.int32, pin_memory=True)
-        return cls(host, torch.zeros_like(host, device=device), batch, views_at)
-
-    def parts(self, of: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return tokens, slots, positions, view_start and views as views of the buffer."""
-        n = self.batch
-        return of[:n], of[n : 2 * n], of[2 * n : 3 * n], of[3 * n : 4 * n + 1], of[self.views_at :].view(-1, 4)
+        host = torch.zeros(_views_at(batch) + 4 * views, dtype=torch.int32, pin_memory=True)
+        return cls(host, torch.zeros_like(host, device=device), tuple(p.numpy() for p in _parts(host, batch)))
 
     def fill(self, step: Step | None) -> None:
         """Write a step's tables (None: of no row at all) and send them to the device."""
-        tokens, slots, positions, view_start, views = (part.numpy() for part in self.parts(self.host))
+        tokens, slots, positions, view_start, views = self.written
         tokens[:], slots[:], positions[:], view_start[:] = 0, -1, 0, 0
         total = 0
         if step is not None:
@@ -53,8 +50,17 @@ class _Tables:
                 total += len(segment.views)
                 view_start[row + 1] = total
             view_start[count + 1 :] = total
-        used = self.views_at + 4 * total
+        used = _views_at(len(tokens)) + 4 * total
         self.device[:used].copy_(self.host[:used], non_blocking=True)
+
+
+def _views_at(batch: int) -> int:
+    return -(-(4 * batch + 1) // 4) * 4
+
+
+def _parts(of: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+    """Return tokens, slots, positions, view_start and views as views of a buffer for `n` rows."""
+    return of[:n], of[n : 2 * n], of[2 * n : 3 * n], of[3 * n : 4 * n + 1], of[_views_at(n) :].view(-1, 4)
 
 
 class DecodeGraphs:
@@ -86,7 +92,7 @@ class _Graph:
         self._tables = _Tables.make(batch, views, device)
         self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._tables.fill(None)
-        tokens, slots, positions, view_start, listed = self._tables.parts(self._tables.device)
+        tokens, slots, positions, view_start, listed = _parts(self._tables.device, batch)
         # Kept: a graph knows addresses only, and doesn't keep what was allocated before it was recorded.
         self._plan = DecodePlan(slots, positions, listed, view_start, *attention.tables(batch, views))
         self._graph = torch.cuda.CUDAGraph()

@@ -9,13 +9,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from akashic_daemon.engine.torch_engine.pages import PagesLack, PageTable, Reservation, rows_at
 from akashic_daemon.engine.torch_engine.pool import KvPool
 from akashic_daemon.engine.torch_engine.views import (
+    BASE,
+    LENGTH,
     NO_VIEWS,
+    OFFSET,
     Longs,
     Views,
     cells_of,
@@ -51,6 +55,16 @@ class PagedCells:
     def nbytes(self) -> int:
         """Bytes of the views; the KV itself stays in its pages."""
         return int(self.held.views.nbytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """Slots taken for a batch: the new tokens' cells, in order, and what each sequence sees with them."""
+
+    sequences: tuple[int, ...]
+    cells: Longs
+    seen: list[Views]
+    taken: Reservation
 
 
 class PagedKv:
@@ -116,7 +130,8 @@ class PagedKv:
         self._add(sequence, _ascending(placed(views, ranges)), only_new=True)
 
     def _at(self, sequence: int, ranges: Sequence[Range]) -> Views:
-        views = np.concatenate([NO_VIEWS, *(cut(self._views[sequence], *wanted) for wanted in ranges)])
+        parts = [cut(self._views[sequence], *wanted) for wanted in ranges]
+        views = parts[0] if len(parts) == 1 else np.concatenate([NO_VIEWS, *parts])
         found, wanted = tokens_in(views), sum(end - start for start, end in ranges)
         if found != wanted:
             raise EngineError(f"saving {wanted} cells of sequence {sequence}: it holds {found} of them")
@@ -143,8 +158,62 @@ class PagedKv:
 
     # -- new tokens --------------------------------------------------------------------------------------------
 
+    def end(self, sequence: int) -> int:
+        """Return the position after a sequence's last one, 0 when it holds nothing."""
+        views = self._views[sequence]
+        return _end_of(views) if len(views) else 0
+
+    def grow(self, sequences: Sequence[int], counts: Sequence[int], starts: Sequence[int]) -> Growth:
+        """Take slots for new tokens, packing pages when none is free. Raises EngineError when there is no room.
+
+        `starts` are the first one's positions. Nothing is seen before `commit`.
+        """
+        growth = self._one_more(sequences, starts) if max(counts) == 1 else None
+        if growth is not None:
+            return growth
+        taken = self.reserve(sequences, counts)
+        added = [rows_at(rows, start) for rows, start in zip(taken.rows, starts, strict=True)]
+        seen = [self.grown(sequence, views) for sequence, views in zip(sequences, added, strict=True)]
+        cells = np.concatenate([cells_of(views, self.table.page_tokens)[0] for views in added])
+        return Growth(tuple(sequences), cells, seen, taken)
+
+    def _one_more(self, sequences: Sequence[int], starts: Sequence[int]) -> Growth | None:
+        """Grow by one token each, where every sequence goes on in its last page: the shape of decoding, done quickly."""
+        table, cells, fills = self.table, [], {}
+        for sequence, start in zip(sequences, starts, strict=True):
+            views = self._views[sequence]
+            if not len(views):
+                return None
+            page, offset, length, base = views[-1].tolist()
+            slot = offset + length
+            if base + slot != start or slot == table.page_tokens or slot != table.fill[page] or page in fills:
+                return None
+            fills[page] = slot
+            cells.append(page * table.page_tokens + slot)
+        seen = []
+        for sequence in sequences:
+            views = self._views[sequence].copy()
+            views[-1, LENGTH] += 1
+            seen.append(views)
+        for page, slot in fills.items():
+            table.fill[page] = slot + 1
+        return Growth(tuple(sequences), np.array(cells), seen, Reservation(fills=fills))
+
+    def undo(self, growth: Growth) -> None:
+        """Give the slots of a growth back that nothing has seen."""
+        self.table.undo(growth.taken)
+
+    def commit(self, growth: Growth) -> None:
+        """Let the sequences see what was taken for them, now that it is written."""
+        for sequence, new in zip(growth.sequences, growth.seen, strict=True):
+            old = self._views[sequence]
+            self._views[sequence] = new
+            if len(new) > len(old):  # else its last view grew
+                self.table.hold(new)
+                self.table.let_go(old)
+
     def reserve(self, sequences: Sequence[int], counts: Sequence[int]) -> Reservation:
-        """Take slots for new tokens, packing pages when none is free. Raises EngineError when there is no room."""
+        """Take slots, packing pages when none is free. Raises EngineError when there is no room."""
         self._forget_dropped()
         try:
             return self.table.reserve(counts, self._tails(sequences))
@@ -164,14 +233,6 @@ class PagedKv:
         new = merged(self._views[sequence], added)
         assert new is not None
         return new
-
-    def commit(self, sequence: int, new: Views) -> None:
-        """Let a sequence see what `grown` returned, now that it is written."""
-        old = self._views[sequence]
-        self._views[sequence] = new
-        if len(new) > len(old):  # else its last view grew
-            self.table.hold(new)
-            self.table.let_go(old)
 
     def _tails(self, sequences: Sequence[int]) -> list[Views | None]:
         return [self._views[s][-1] if len(self._views[s]) else None for s in sequences]
@@ -229,6 +290,11 @@ class PagedKv:
             assert merged(views, NO_VIEWS) is not None
 
 
+def _end_of(views: Views) -> int:
+    last = views[-1]
+    return int(last[BASE] + last[OFFSET] + last[LENGTH])
+
+
 def _ascending(views: Views) -> Views:
-    first = views[:, 3] + views[:, 1]
+    first = views[:, BASE] + views[:, OFFSET]
     return views if np.all(first[1:] > first[:-1]) else views[np.argsort(first, kind="stable")]

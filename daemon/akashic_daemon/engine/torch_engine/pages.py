@@ -77,6 +77,8 @@ class PageTable:
 
     def let_go(self, views: Views) -> None:
         """Count these views no more; pages that nobody sees are free."""
+        if not len(views):
+            return
         pages = views[:, PAGE]
         self._count(pages, -1)
         unseen = self.refs[pages] == 0
@@ -89,7 +91,7 @@ class PageTable:
         if len(pages) < _FEW:
             np.add.at(self.refs, pages, change)
         else:  # twice as fast for long lists
-            self.refs += (change * np.bincount(pages, minlength=self.count)).astype(np.int32)
+            self.refs += change * np.bincount(pages, minlength=self.count)
 
     # -- new tokens --------------------------------------------------------------------------------------------
 

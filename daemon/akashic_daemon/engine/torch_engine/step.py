@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from akashic_daemon.engine.base import BatchItem
-from akashic_daemon.engine.torch_engine.views import Longs, Views, cells_of
+from akashic_daemon.engine.torch_engine.kv import Growth
+from akashic_daemon.engine.torch_engine.views import Longs, Views
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,20 +40,18 @@ class Step:
         return len(self.tokens) == len(self.segments) == len(self.wanted)
 
 
-def lay_out(batch: Sequence[BatchItem], seen: Sequence[Views], added: Sequence[Views], page_tokens: int) -> Step:
-    """Return the step of a batch; `seen` is what each item's sequence sees with the new tokens, `added` these alone."""
-    segments, wanted, first = [], [], 0
-    for item, views in zip(batch, seen, strict=True):
+def lay_out(batch: Sequence[BatchItem], growth: Growth) -> Step:
+    """Return the step of a batch for which slots were taken."""
+    segments: list[Segment] = []
+    wanted: list[int] = []
+    first = 0
+    for item, views in zip(batch, growth.seen, strict=True):
         count = len(item.tokens)
         segments.append(Segment(first, count, item.start, views))
         if item.all_logits:
-            wanted.append(np.arange(first, first + count))
+            wanted += range(first, first + count)
         elif item.logits:
-            wanted.append(np.array([first + count - 1]))
+            wanted.append(first + count - 1)
         first += count
-    return Step(
-        np.concatenate([np.asarray(item.tokens, np.int64) for item in batch]),
-        np.concatenate([cells_of(views, page_tokens)[0] for views in added]),
-        tuple(segments),
-        np.concatenate(wanted).astype(np.int64) if wanted else np.empty(0, np.int64),
-    )
+    tokens = np.fromiter((token for item in batch for token in item.tokens), np.int64, first)
+    return Step(tokens, growth.cells, tuple(segments), np.array(wanted, np.int64))

@@ -65,7 +65,7 @@ def without(views: Views, start: int, end: int) -> Views:
 
 def merged(views: Views, added: Views) -> Views | None:
     """Return both lists as one; None where two rows would stand at one position."""
-    both = np.concatenate([views, added])
+    both = np.concatenate([views, added]) if len(views) else added
     if len(views) and len(added) and starts(added[:1])[0] < starts(views[-1:])[0] + views[-1, LENGTH]:
         both = both[np.argsort(starts(both), kind="stable")]
     first = starts(both)
