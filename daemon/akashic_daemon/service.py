@@ -108,8 +108,10 @@ class Service:
 
     async def _load_default(self) -> None:
         try:
-            await self._host.acquire(await self.models.resolve(None))
-            await self._host.release()
+            default = await self.models.resolve(None)
+            if self._host.loaded is None and not self._host.waiting_count:  # nobody has asked for another yet
+                await self._host.acquire(default)
+                await self._host.release()
             await asyncio.to_thread(load_policy, "none")  # makes the grammar's parser, a tenth of a second
         except AkashicError as error:
             logger.error("the default model can't be loaded: %s", error)

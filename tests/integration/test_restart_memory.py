@@ -16,8 +16,8 @@ from akashic_daemon.errors import StoreUnwritable
 from akashic_daemon.protocol import native
 from akashic_daemon.store.book import BookStore
 from akashic_daemon.trajectory.message import Message, Role
-from fake_service import ask, assistant, user
-from restarts import Interruption, Life, Named, life
+from fake_service import answer, ask, assistant, running_service, user
+from restarts import Interruption, Life, Named, life, named
 from watched_service import driven, rendered
 
 SECRET = "the safe is opened with 4711"
@@ -303,3 +303,14 @@ def test_another_template_of_the_same_weights_is_named(home: Path) -> None:
         assert (await on.watch.ask(ask(*told, session="s"))).finished.reuse.miss is None
 
     run(home, "restart", work, make=make)
+
+
+def test_the_default_model_does_not_take_the_place_of_one_that_was_asked_for_at_once(home: Path) -> None:
+    async def work() -> None:
+        async with running_service(home, named, models=("a", "b")) as service:
+            await answer(service, ask(user("q"), model="b"))
+            await service.get_model("a")
+            assert service._host.loaded == "b"
+
+    with driven():
+        asyncio.run(work())
