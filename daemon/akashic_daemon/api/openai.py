@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +10,7 @@ from starlette.routing import Route
 
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response, wire_error
+from akashic_daemon.api.fields import extension_fields, ignored_header, without_nulls
 from akashic_daemon.api.openai_answer import chunks, collect, whole
 from akashic_daemon.api.stream import EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
@@ -22,11 +20,8 @@ from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
 from akashic_daemon.transcript.openai_messages import messages_from_openai
 
-logger = logging.getLogger("akashic.openai")
 _CLIENT_CLOSED = 499
 _DEFAULT_COMPLETION_TOKENS = 16
-_NAMED_FIELDS = 32
-"""So many ignored fields are named in the header and remembered for the log; a header has a length limit."""
 
 
 def routes() -> list[Route]:
@@ -64,7 +59,7 @@ async def get_model(request: Request) -> Response:
 
 async def chat_completions(request: Request) -> Response:
     """Answer a chat request."""
-    body = parse(ChatCompletionRequest, _without_nulls(await read_json(request)))
+    body = parse(ChatCompletionRequest, without_nulls(await read_json(request)))
     tools, ignored = _function_tools(body.tools or [])
     generation = GenerationInput(
         messages=tuple(messages_from_openai(body.messages)),
@@ -77,7 +72,7 @@ async def chat_completions(request: Request) -> Response:
 
 async def completions(request: Request) -> Response:
     """Answer a text completion."""
-    body = parse(CompletionRequest, _without_nulls(await read_json(request)))
+    body = parse(CompletionRequest, without_nulls(await read_json(request)))
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if len(prompts) != 1:
         raise Unsupported(f"{len(prompts)} prompts in one request", hint="send one request a prompt")
@@ -85,11 +80,6 @@ async def completions(request: Request) -> Response:
         text=prompts[0], max_tokens=body.max_tokens or _DEFAULT_COMPLETION_TOKENS, **_shared(body)
     )
     return await _answer(request, body, generation, [], chat=False)
-
-
-def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out fields that are null: OpenAI's way to ask for the default."""
-    return {key: value for key, value in data.items() if value is not None}
 
 
 def _function_tools(tools: list[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], list[str]]:
@@ -125,29 +115,11 @@ def _shared(body: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:
         ),
         "stop": stop,
         "model": body.model,
-        "session": body.akashic.session,
-        "policy": body.akashic.policy,
-        "edit_reuse": body.akashic.edit_reuse,
-        "expect_s": None if body.akashic.hint is None else body.akashic.hint.expect_s,
-        "cache_ops": tuple(body.akashic.cache_ops),
+        **extension_fields(body.akashic),
         "drop_message": body.drop_message,
         "reposition": None if body.reposition is None else tuple(body.reposition),
         "drop_rule": body.drop_rule,
     }
-
-
-def _ignored_header(request: Request, names: list[str]) -> dict[str, str]:
-    """Return the header that names the ignored fields, and log each name the first time."""
-    if not names:
-        return {}
-    shown = [json.dumps(name)[1:-1][:64] for name in names[:_NAMED_FIELDS]]
-    seen: set[str] = request.app.state.ignored_fields
-    new = [name for name in shown if name not in seen]
-    if new and len(seen) < _NAMED_FIELDS:
-        seen.update(new)
-        logger.info("request fields that mean nothing here are ignored: %s", ", ".join(new))
-    more = [f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else []
-    return {"x-akashic-ignored": ", ".join([*shown, *more])}
 
 
 async def _answer(
@@ -159,7 +131,7 @@ async def _answer(
     chat: bool,
 ) -> Response:
     service: Service = request.app.state.service
-    headers = _ignored_header(request, sorted([*(body.model_extra or ()), *ignored]))
+    headers = ignored_header(request, sorted([*(body.model_extra or ()), *ignored]))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
