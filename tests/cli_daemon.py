@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from akashic_daemon.errors import NotFound
 from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
-from akashic_daemon.protocol import PROTOCOL_VERSION, native
+from akashic_daemon.protocol import PROTOCOL_VERSION, native, tiers
 
 Json = dict[str, Any]
 ANSWER = ["Hello ", "from the ", "fake daemon."]
@@ -41,6 +41,10 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.requests: list[tuple[str, str, Any]] = []
         self.conversations = 1
         self.store_findings: list[native.StoreFinding] = []
+        self.report = tiers.TierReport()
+        self.pruned = tiers.Pruned(dry_run=True, ssd_blocks=3, ssd_bytes=2048)
+        self.removed = native.RemovedSession(session="", messages_removed=3, messages_shared=1)
+        self.hinted = tiers.Hinted(session="one", is_taken=True, tokens=1234)
         self.model_loaded = True
         self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
@@ -61,6 +65,8 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
             socket=self.socket_path,
             database="db",
             engine=native.EngineStatus(model="tiny", state="ready", window_tokens=2048),
+            tiers=self.report,
+            warnings=list(self.report.problems),
         )
 
 
@@ -145,6 +151,21 @@ class _Handler(BaseHTTPRequestHandler):
     def verify(self, **_: Any) -> None:
         self._lines(iter([native.StoreReport(sessions=3, findings=self.server.store_findings).model_dump_json()]))
 
+    def cache_tiers(self, **_: Any) -> None:
+        self._json(200, self.server.report.model_dump())
+
+    def prune(self, **_: Any) -> None:
+        self._lines(iter([self.server.pruned.model_dump_json()]))
+
+    def prefetch(self, name: str, **_: Any) -> None:
+        done = tiers.Prefetched(
+            session=name, tokens_known=500, tokens_in_ram=400, bytes_in_ram=4096, bytes_brought=1024, detail="no room"
+        )
+        self._lines(iter([done.model_dump_json()]))
+
+    def hint(self, name: str, **_: Any) -> None:
+        self._json(200, self.server.hinted.model_copy(update={"session": name}).model_dump())
+
     def sessions(self, **_: Any) -> None:
         found = [native.SessionSummary(session="one", title="a\ttitle\x1b[31m", messages=3, updated_at_s=5)]
         self._json(200, native.SessionList(sessions=found).model_dump())
@@ -164,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._lines(json.dumps({"role": "user", "content": f"{name} é {k}"}, ensure_ascii=False) for k in range(2))
 
     def remove(self, name: str, **_: Any) -> None:
-        self._json(200, native.RemovedSession(session=name, messages_removed=3, messages_shared=1).model_dump())
+        self._json(200, self.server.removed.model_copy(update={"session": name}).model_dump())
 
     def turn(self, name: str, **_: Any) -> None:
         self._lines(self._turn_lines(name))
@@ -246,6 +267,10 @@ _ROUTES = [
     ("DELETE", f"{_NATIVE}/sessions/([^/]+)", "remove"),
     ("POST", f"{_NATIVE}/sessions/([^/]+)/turn", "turn"),
     ("GET", f"{_NATIVE}/cache/verify", "verify"),
+    ("GET", f"{_NATIVE}/cache/tiers", "cache_tiers"),
+    ("POST", f"{_NATIVE}/cache/prune", "prune"),
+    ("POST", f"{_NATIVE}/sessions/([^/]+)/prefetch", "prefetch"),
+    ("POST", f"{_NATIVE}/sessions/([^/]+)/hint", "hint"),
     ("GET", f"{_NATIVE}/models", "models"),
     ("POST", f"{_NATIVE}/models", "add_model"),
     ("GET", f"{_NATIVE}/models/([^/]+)", "model"),
