@@ -22,7 +22,7 @@ _LABELS = {
     "kv_type": "KV type",
     "computed_in": "type that is computed in",
     "fused_attention": "fused attention",
-    "context_tokens": "context tokens",
+    "rope_factors": "LongRoPE factors",
     "offloaded": "layers on a GPU",
 }
 _OF_THE_FILE = frozenset({"weights", "tokenizer", "chat_template", "rope"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, KvShape, kv_shape_of
 from akashic_daemon.engine.llama_cpp.cells import SCRATCH_SEQUENCES, SPARE_CELLS, CellMover, LlamaCells
 from akashic_daemon.engine.llama_cpp.packed import CellPacker, PackedForm
-from akashic_daemon.engine.llama_cpp.rope import other_ropes, rope_of
+from akashic_daemon.engine.llama_cpp.rope import other_ropes, picked_factors, rope_of
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
 from akashic_daemon.engine.llama_cpp.state import save_sequence
@@ -234,6 +234,7 @@ class LlamaCppEngine:
             range_export="range_export" not in why_not,
             kv_types=tuple(_KV_TYPES),
             hole_s=_HOLE_FUSED_S if self._wants_flash_attention() else _HOLE_S,
+            grammar=True,
             why_not=why_not,
         )
 
@@ -242,7 +243,7 @@ class LlamaCppEngine:
         metadata = dict(self._metadata())
         template = llama_cpp.llama_model_chat_template(model, None)
         per_token = self._kv_bytes_per_token()
-        weights, settings = weights_digest(self._options.path, self._options.digests), self._settings()
+        weights, settings = weights_digest(self._options.path, self._options.digests), self._settings(metadata)
         bos, eos = llama_cpp.llama_vocab_bos(vocabulary), llama_cpp.llama_vocab_eos(vocabulary)
         return ModelInfo(
             name=self._options.name,
@@ -265,15 +266,16 @@ class LlamaCppEngine:
             parts={**parts(weights, settings), "tokenizer": tokenizer_digest(self._options.path)},
         )
 
-    def _settings(self) -> dict[str, str | int | bool]:
-        """Return what changes KV besides the weights."""
+    def _settings(self, metadata: Mapping[str, str]) -> dict[str, str | int | bool]:
+        """Return what changes KV besides the weights. How many cells there are doesn't, so a budget may be changed."""
+        window = llama_cpp.llama_n_ctx_seq(self._context)
         return {
             "engine": "llama_cpp",
             "build": llama_cpp.__version__,
             "layout_version": 3,
             "kv_type": self._options.kv_type,
             "fused_attention": self._wants_flash_attention(),
-            "context_tokens": llama_cpp.llama_n_ctx_seq(self._context),
+            "rope_factors": picked_factors(metadata, self._options.path, window),
             "offloaded": bool(llama_cpp.llama_supports_gpu_offload() and self._options.gpu_layers != 0),
         }
 

@@ -232,6 +232,13 @@ def _factors(hparams: _Hparams, path: Path, window_tokens: int) -> npt.NDArray[n
     return factors
 
 
+def picked_factors(metadata: Mapping[str, str], path: Path, window_tokens: int) -> str:
+    """Name what `rope_of` takes from the file for this window: only LongRoPE's keys depend on the context's size."""
+    if read_table(path, _ROPE_FACTORS_LONG) is None or read_table(path, _ROPE_FACTORS) is not None:
+        return "of every window"
+    return "long" if window_tokens > _original_window(_Hparams(metadata)) else "short"
+
+
 def _original_window(hparams: _Hparams) -> float:
     return hparams.number("rope.scaling.original_context_length", hparams.number("context_length", 0))
 
