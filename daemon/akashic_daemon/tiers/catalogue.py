@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from akashic_daemon.cache.keys import OpTable
@@ -19,7 +19,7 @@ from akashic_daemon.errors import StoreError
 from akashic_daemon.program.path import Op
 from akashic_daemon.program.ranges import Ranges, normal
 from akashic_daemon.tiers.arena import Slots
-from akashic_daemon.tiers.block import Block, block_key, from_label, stretches
+from akashic_daemon.tiers.block import Block, Stretch, block_key, from_label, stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,39 @@ class Loaded:
 
     damaged: list[str]
     orphans: list[str]
+
+
+class _Runs:
+    """The stretches of a key, made as far as they are asked for."""
+
+    def __init__(self, left: Iterator[Stretch]) -> None:
+        self._left = left
+        self._made: list[Stretch] = []
+
+    def get(self, number: int) -> Stretch | None:
+        """Return a stretch, None behind the last."""
+        while number >= len(self._made):
+            found = next(self._left, None)
+            if found is None:
+                return None
+            self._made.append(found)
+        return self._made[number]
+
+
+class _Step:
+    """A piece on one chain of blocks: it ends at `offset` of a key's stretch `number`."""
+
+    __slots__ = ("before", "number", "offset", "piece", "score")
+
+    def __init__(self, piece: Piece, before: _Step | None, number: int, offset: int) -> None:
+        self.piece, self.before, self.number, self.offset = piece, before, number, offset
+        stored, reach = before.score if before is not None else (0, 0)
+        self.score: tuple[int, int] = (stored + piece.count * piece.block.has_copy, reach + piece.count)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the chain may go on behind it."""
+        return self.piece.count == len(self.piece.block.tokens)
 
 
 class Catalogue:
@@ -103,35 +136,46 @@ class Catalogue:
             return Loaded(damaged, [block.key for orphans in waiting.values() for block in orphans])
 
     def walk(self, key: array[int], table: OpTable) -> list[Piece]:
-        """Return the known blocks along a key of the radix index, the last perhaps in part; and count them as used."""
-        pieces: list[Piece] = []
-        parent: Block | None = None
-        with self._lock:
-            tick = next(self._tick)
-            for stretch in stretches(key, table):
-                ops, at = stretch.ops, 0
-                while at < len(stretch.tokens):
-                    found = self._best(parent, ops, stretch.tokens, at, stretch.position + at)
-                    if found is None:
-                        return pieces
-                    found.block.used = tick
-                    pieces.append(found)
-                    if found.count < len(found.block.tokens):
-                        return pieces
-                    parent, ops, at = found.block, (), at + found.count
-        return pieces
+        """Return known blocks along a key of the radix index, the last perhaps in part; and count them as used.
 
-    def _best(
-        self, parent: Block | None, ops: tuple[Op, ...], tokens: array[int], at: int, position: int
-    ) -> Piece | None:
-        best: Piece | None = None
-        for child in self._roots if parent is None else parent.children:
-            if child.ops != ops or child.position != position or child.tokens[0] != tokens[at]:
-                continue
-            same = common_length(child.tokens, tokens[at : at + len(child.tokens)])
-            if best is None or same > best.count:
-                best = Piece(child, same)
-        return best
+        Requests that began or ended at different tokens cut the same text differently. Of several chains that follow the
+        key, the one with the most copies is returned, then the one that reaches furthest.
+        """
+        runs = _Runs(stretches(key, table))
+        best: _Step | None = None
+        with self._lock:
+            waiting: list[_Step | None] = [None]
+            while waiting:
+                at = waiting.pop()
+                if at is not None and (best is None or at.score > best.score):
+                    best = at
+                if at is None or at.is_whole:
+                    waiting.extend(self._next(at, runs))
+            pieces: list[Piece] = []
+            tick = next(self._tick)
+            while best is not None:
+                best.piece.block.used = tick
+                pieces.append(best.piece)
+                best = best.before
+        return pieces[::-1]
+
+    def _next(self, at: _Step | None, runs: _Runs) -> list[_Step]:
+        """Return the pieces that follow a step."""
+        number, offset = (at.number, at.offset) if at is not None else (0, 0)
+        stretch = runs.get(number)
+        if stretch is not None and offset == len(stretch.tokens):
+            number, offset = number + 1, 0
+            stretch = runs.get(number)
+        if stretch is None:
+            return []
+        tokens, position = stretch.tokens, stretch.position + offset
+        ops = stretch.ops if offset == 0 else ()
+        found: list[_Step] = []
+        for child in self._roots if at is None else at.piece.block.children:
+            if child.position == position and child.tokens[0] == tokens[offset] and child.ops == ops:
+                count = common_length(child.tokens, tokens[offset : offset + len(child.tokens)])
+                found.append(_Step(Piece(child, count), at, number, offset + count))
+        return found
 
     def add(self, parent: Block | None, ops: tuple[Op, ...], tokens: array[int], first: int, position: int) -> Block:
         """Return the block with this place in the trie, made if it wasn't known."""
