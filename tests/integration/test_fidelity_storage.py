@@ -48,23 +48,27 @@ def engine(tiny_gguf: Path) -> Iterator[LlamaCppEngine]:
     made.close()
 
 
-def score(engine: LlamaCppEngine, storage: str, run: Run = RUN) -> dict[str, Any]:
-    return StorageScorer(engine, storage, lambda news: None).score([run])
+def score(engine: LlamaCppEngine, file: Path, storage: str, run: Run = RUN) -> dict[str, Any]:
+    other = opened(file, kv_tokens=engine.capabilities.kv_cells)
+    try:
+        return StorageScorer(engine, other, storage, lambda news: None).score([run])
+    finally:
+        other.close()
 
 
-def test_stored_as_computed_nothing_is_lost(engine: LlamaCppEngine) -> None:
-    result = score(engine, AS_COMPUTED)
+def test_stored_as_computed_nothing_is_lost(engine: LlamaCppEngine, tiny_gguf: Path) -> None:
+    result = score(engine, tiny_gguf, AS_COMPUTED)
     assert result["runs"][0]["turns"] == 2
     assert result["runs"][0]["scored_tokens"] == sum(
         len(engine.tokenize(m.content, special=False)) for m in MESSAGES if m.role is Role.ASSISTANT
     )
-    assert abs(result["summary"]["nll_over_as_computed"]) < 1e-6
-    assert abs(result["summary"]["kl"]) < 1e-6
+    assert result["summary"]["nll_over_as_computed"] == 0
+    assert result["summary"]["kl"] == 0
     assert result["summary"]["top_changed"] == 0
 
 
-def test_stored_as_int8_something_is_lost_but_little(engine: LlamaCppEngine) -> None:
-    result = score(engine, Q8)
+def test_stored_as_int8_something_is_lost_but_little(engine: LlamaCppEngine, tiny_gguf: Path) -> None:
+    result = score(engine, tiny_gguf, Q8)
     assert 1e-8 < result["summary"]["kl"] < 1e-3
     assert 0 < abs(result["summary"]["nll_over_as_computed"]) < 0.02
     assert result["runs"][0]["bytes"] < 0.4 * result["runs"][0]["bytes_as_computed"]
@@ -90,15 +94,15 @@ def test_a_storage_that_the_engine_cannot_do_and_runs_that_do_not_fit_are_refuse
     engine: LlamaCppEngine, tiny_gguf: Path
 ) -> None:
     with pytest.raises(Unsupported, match="zip"):
-        score(engine, "zip")
+        score(engine, tiny_gguf, "zip")
     long = Run("long", (Message(Role.USER, "x" * 1200), MESSAGES[2]), 0)
     with pytest.raises(BadRequest, match="no answer of them fits"):
-        score(engine, Q8, long)
-    small = opened(tiny_gguf, kv_tokens=448)
+        score(engine, tiny_gguf, Q8, long)
+    small = opened(tiny_gguf, kv_tokens=96)
     try:
-        assert score(small, Q8, Run("one", (*MESSAGES[:1], Message(Role.USER, "hi"), MESSAGES[2]), 0))
+        assert score(small, tiny_gguf, Q8, Run("one", (*MESSAGES[:1], Message(Role.USER, "hi"), MESSAGES[2]), 0))
         with pytest.raises(BadRequest, match="no answer of them fits 96 tokens"):
-            score(small, Q8, Run("two", MESSAGES[:3], 0))
+            score(small, tiny_gguf, Q8, Run("two", MESSAGES[:3], 0))
     finally:
         small.close()
 

@@ -9,8 +9,9 @@ import argparse
 import json
 import os
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from akashic_daemon.config import Settings, load
 from akashic_daemon.engine.host import KnownModel, embedded_model, find_model
@@ -19,6 +20,9 @@ from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.storage import StorageScorer
 from akashic_daemon.fidelity.turns import Run, read_runs
 from akashic_daemon.paths import find_paths
+
+if TYPE_CHECKING:
+    from akashic_daemon.engine.llama_cpp import LlamaCppEngine
 
 _INTERRUPTED = 130
 _SEQUENCES = 64
@@ -65,31 +69,35 @@ def measure(
 def _score(
     known: KnownModel, settings: Settings, runs: list[Run], keeps: tuple[int, ...], storage: str | None
 ) -> dict[str, Any]:
+    with ExitStack() as opened:
+        engine = opened.enter_context(closing(_open(known, settings)))
+        for warning in engine.warnings:
+            tell({"note": warning})
+        if storage is None:
+            return Scorer(engine, keeps, tell).score(runs)
+        other = opened.enter_context(closing(_open(known, settings)))
+        return StorageScorer(engine, other, storage, tell).score(runs)
+
+
+def _open(known: KnownModel, settings: Settings) -> LlamaCppEngine:
     from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 
     config = settings.config
-    options = LlamaCppOptions(
-        name=known.name,
-        path=known.path,
-        window_tokens=config.model.window_tokens,
-        kv_tokens=config.cache.kv_tokens,
-        kv_type=config.model.kv_type,
-        max_sequences=_SEQUENCES,
-        gpu_layers=config.model.gpu_layers,
-        flash_attention=config.model.flash_attention,
-        threads=config.schedule.threads,
-        cores=len(os.sched_getaffinity(0)),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    return LlamaCppEngine(
+        LlamaCppOptions(
+            name=known.name,
+            path=known.path,
+            window_tokens=config.model.window_tokens,
+            kv_tokens=config.cache.kv_tokens,
+            kv_type=config.model.kv_type,
+            max_sequences=_SEQUENCES,
+            gpu_layers=config.model.gpu_layers,
+            flash_attention=config.model.flash_attention,
+            threads=config.schedule.threads,
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
     )
-    engine = LlamaCppEngine(options)
-    try:
-        for warning in engine.warnings:
-            tell({"note": warning})
-        if storage is not None:
-            return StorageScorer(engine, storage, tell).score(runs)
-        return Scorer(engine, keeps, tell).score(runs)
-    finally:
-        engine.close()
 
 
 def _find(name: str | None, settings: Settings) -> KnownModel:
