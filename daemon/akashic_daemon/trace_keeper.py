@@ -71,7 +71,7 @@ class TraceKeeper:
     async def _load(self) -> None:
         try:
             await self._book.load()
-            self._parts.update(await self._thread.run(self._store.parts))
+            await self._load_parts()
             found = []
             for row, session in await self._thread.run(self._store.newest):
                 known = await self._read(row, session)
@@ -80,6 +80,12 @@ class TraceKeeper:
                 self.traces.remember(known)
         except AkashicError as error:
             logger.warning("what sessions computed before this start isn't known: %s", error)
+
+    async def _load_parts(self) -> None:
+        try:
+            self._parts.update(await self._thread.run(self._store.parts))
+        except AkashicError as error:
+            logger.warning("what changed of models since this start isn't known: %s", error)
 
     async def _read(self, row: int, session: str) -> Known | None:
         try:

@@ -31,6 +31,7 @@ DAMAGE = {
     Kind.ORPHAN_SAMPLED: "UPDATE sampled SET parent_chain = 'chain1:gone'",
     Kind.DAMAGED_SAMPLED: "UPDATE sampled SET token_ids = x'010203'",
     Kind.DAMAGED_TRACE: "UPDATE traces SET body = x'0102'",
+    Kind.DAMAGED_PLACES: "UPDATE places SET json = replace(json, '4', '3')",
     Kind.WRONG_WINDOW: "UPDATE sessions SET window_start_message = 4",
     Kind.TWO_DEFAULTS: "UPDATE models SET is_default = 1",
 }
@@ -47,7 +48,7 @@ def database(tmp_path: FilePath) -> Iterator[Database]:
     store.remember_sampled(parent, "three", [1, 2])
     trace = Trace(Path(array("i", [1, 2])), (), open_tail=False)
     known = Known("s", "m", "model1:x", trace, ())
-    BookStore(database).write("s", Unwritten(traces={"model1:x": (known, {})}))
+    BookStore(database).write("s", Unwritten(traces={"model1:x": (known, {})}, places={"op": [4]}))
     registry = ModelRegistry(database)
     for name in ("a", "b"):
         registry.add(name, f"/models/{name}.gguf", 1, 1, default=True)
@@ -57,7 +58,10 @@ def database(tmp_path: FilePath) -> Iterator[Database]:
 
 def rows(database: Database) -> list[object]:
     c = database.connection
-    return [c.execute(f"SELECT * FROM {t}").fetchall() for t in ("messages", "sessions", "sampled", "traces", "models")]
+    return [
+        c.execute(f"SELECT * FROM {t}").fetchall()
+        for t in ("messages", "sessions", "sampled", "traces", "places", "models")
+    ]
 
 
 def test_a_sound_store_has_no_findings(database: Database) -> None:

@@ -177,3 +177,25 @@ def test_an_answer_after_an_edited_history_is_what_it_was_sampled_as_last(databa
     for number, question in enumerate(("one", "two", "three", "two")):
         store.remember_sampled(chain_all([Message(Role.USER, question)])[0], "answer", [number, 5])
     assert asyncio.run(recalled(store)) == [[3, 5], None]
+
+
+def test_places_that_were_changed_on_disk_are_told_and_the_others_are_read(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    for session in ("a", "b"):
+        SessionStore(database, SystemClock()).ensure(session, origin="test")
+        BookStore(database).write(session, Unwritten(places={f"replace by \ud800 in {session}": [1]}))
+    whole = database.connection.execute("SELECT json FROM places WHERE session_id = 1").fetchone()[0]
+    for broken in (whole[:-3] + "2]}", "", "{}", b"\xff", whole[1:]):
+        database.connection.execute("UPDATE places SET json = ? WHERE session_id = 1", (broken,))
+        assert BookStore(database).places() == [("b", {"replace by \ud800 in b": [1]})]
+        assert [f.subject for f in check(database)] == ["places of session a"]
+        assert "session a took effect was changed on disk" in caplog.messages[-1]
+
+
+def test_a_broken_table_of_fingerprints_costs_only_the_words(database: Database) -> None:
+    put(database, known())
+    database.connection.execute("UPDATE fingerprints SET parts = '{'")
+    with pytest.raises(StoreError, match="made of: it was changed on disk"):
+        TraceStore(database).parts()
+    assert kept(database) == [("s", "model1:a")]

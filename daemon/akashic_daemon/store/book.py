@@ -5,7 +5,9 @@ Chain digests, and operations as they were sent (a replacement's text among them
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from akashic_daemon.store.programs import row_id
 from akashic_daemon.traces import Known
 from akashic_daemon.types import ChainDigest
 
+logger = logging.getLogger("akashic.store")
 Places = dict[str, list[int]]
 """An operation as JSON, without its place -> how many messages stood before it each time it took effect."""
 KEPT_ENDS = 4096
@@ -46,16 +49,23 @@ class BookStore:
                 c.execute(
                     "INSERT INTO places (session_id, json) VALUES (?, ?) "
                     "ON CONFLICT (session_id) DO UPDATE SET json = excluded.json",
-                    (session_id, json.dumps(unwritten.places, separators=(",", ":"))),
+                    (session_id, _to_column(unwritten.places)),
                 )
             for known, parts in unwritten.traces.values():
                 traces.put(c, session_id, known, parts)
 
     def places(self) -> list[tuple[str, Places]]:
-        """Return the places of every session that has some."""
+        """Return the places of every session that has some; of those that were changed on disk only the log tells."""
         with self._database.reading() as c:
             rows = c.execute("SELECT s.name, p.json FROM places p JOIN sessions s ON s.id = p.session_id").fetchall()
-        return [(name, json.loads(text)) for name, text in rows]
+        out = []
+        for name, column in rows:
+            found = read_places(column)
+            if found is None:
+                logger.warning("where operations of session %s took effect was changed on disk, and isn't known", name)
+            else:
+                out.append((name, found))
+        return out
 
     def ends(self) -> list[tuple[ChainDigest, str]]:
         """Return where requests ended and of which session, oldest first."""
@@ -64,6 +74,24 @@ class BookStore:
                 "SELECT e.chain, s.name FROM request_ends e JOIN sessions s ON s.id = e.session_id ORDER BY e.id"
             ).fetchall()
         return [(ChainDigest(chain), name) for chain, name in rows]
+
+
+def read_places(column: object) -> Places | None:
+    """Return what a column of places holds, None when it was changed on disk."""
+    checksum, _, text = column.partition(" ") if isinstance(column, str) else ("", "", "")
+    if checksum != _checksum(text):
+        return None
+    places: Places = json.loads(text)
+    return places
+
+
+def _to_column(places: Places) -> str:
+    text = json.dumps(places, separators=(",", ":"))
+    return f"{_checksum(text)} {text}"
+
+
+def _checksum(text: str) -> str:
+    return "places1:" + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _add_ends(c: sqlite3.Connection, session_id: int, ends: Sequence[ChainDigest]) -> None:

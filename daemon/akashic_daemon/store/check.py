@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from akashic_daemon.errors import StoreError
-from akashic_daemon.store import sampled, traces, tree
+from akashic_daemon.store import book, sampled, traces, tree
 from akashic_daemon.store.database import Database
 from akashic_daemon.trajectory.message import chain
 
@@ -39,6 +39,7 @@ class Kind(StrEnum):
     ORPHAN_SAMPLED = "orphan_sampled"
     DAMAGED_SAMPLED = "damaged_sampled"
     DAMAGED_TRACE = "damaged_trace"
+    DAMAGED_PLACES = "damaged_places"
     WRONG_WINDOW = "wrong_window"
     TWO_DEFAULTS = "two_defaults"
 
@@ -134,6 +135,10 @@ def _traces(c: sqlite3.Connection) -> Iterator[Finding]:
     for name, fingerprint, body, kept in rows:
         if not isinstance(body, bytes) or traces.checksum(fingerprint, body) != kept:
             yield Finding(Kind.DAMAGED_TRACE, f"trace of session {name}", "it isn't what was written")
+    rows = c.execute("SELECT s.name, p.json FROM places p LEFT JOIN sessions s ON s.id = p.session_id")
+    for name, column in rows:
+        if book.read_places(column) is None:
+            yield Finding(Kind.DAMAGED_PLACES, f"places of session {name}", "they aren't what was written")
 
 
 def _others(c: sqlite3.Connection) -> Iterator[Finding]:

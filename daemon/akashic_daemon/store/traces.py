@@ -70,7 +70,13 @@ class TraceStore:
         """Return what each fingerprint is made of."""
         with self._database.reading() as c:
             rows = c.execute("SELECT fingerprint, parts FROM fingerprints").fetchall()
-        return {str(fingerprint): json.loads(parts) for fingerprint, parts in rows}
+        try:
+            return {str(fingerprint): dict(json.loads(parts)) for fingerprint, parts in rows}
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                "reading what fingerprints are made of: it was changed on disk",
+                hint="nothing else depends on it: only what changed of a model isn't said in words",
+            ) from error
 
 
 def put(c: sqlite3.Connection, session_id: int, known: Known, parts: Parts) -> None:
