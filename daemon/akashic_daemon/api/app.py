@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from akashic_daemon.api import context, metrics, native, openai, tiers
+from akashic_daemon.api import anthropic, context, metrics, native, openai, tiers
 from akashic_daemon.api.border import Activity, Border, error_response
 from akashic_daemon.errors import AkashicError, NotFound, WrongMethod
 from akashic_daemon.service import Service
@@ -58,7 +58,14 @@ def create_app(
         activity=activity or Activity(),
     )
     app = Starlette(
-        routes=[*native.routes(), *context.routes(), *tiers.routes(), *metrics.routes(), *openai.routes()],
+        routes=[
+            *native.routes(),
+            *context.routes(),
+            *tiers.routes(),
+            *metrics.routes(),
+            *openai.routes(),
+            *anthropic.routes(),
+        ],
         middleware=[border],
         exception_handlers={404: _no_route, 405: _wrong_method, AkashicError: _our_error},
     )

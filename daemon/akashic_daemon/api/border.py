@@ -14,15 +14,25 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akashic_daemon.errors import AkashicError, Forbidden, Unauthorized
+from akashic_daemon.errors import AkashicError, Forbidden, PromptTooLong, Unauthorized
 
 logger = logging.getLogger("akashic.http")
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _OPEN_PATHS = frozenset({"/healthz"})
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def wire_error(path: str, error: AkashicError) -> dict[str, Any]:
-    """Return an error's body: OpenAI's shape below /v1, ours elsewhere."""
+    """Return an error's body: Anthropic's shape below /v1/messages, OpenAI's elsewhere below /v1, ours elsewhere."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return _anthropic_error(error)
     if not path.startswith("/v1/"):
         return {"error": error.to_wire()}
     kind = "invalid_request_error" if error.http_status < 500 else "server_error"
@@ -36,6 +46,17 @@ def wire_error(path: str, error: AkashicError) -> dict[str, Any]:
             **numbers,
         }
     }
+
+
+def _anthropic_error(error: AkashicError) -> dict[str, Any]:
+    message, kind = str(error), _ANTHROPIC_KINDS.get(error.http_status)
+    if isinstance(error, PromptTooLong) and "n_ctx" in error.details:
+        # Clients know by these words that they have to compact their history.
+        numbers = error.details
+        message = f"prompt is too long: {numbers['n_prompt_tokens']} tokens > {numbers['n_ctx']} maximum; {message}"
+    kind = kind or ("invalid_request_error" if error.http_status < 500 else "api_error")
+    body = {"type": kind, "message": message, "code": error.code, **error.details}
+    return {"type": "error", "error": body}
 
 
 def error_response(path: str, error: AkashicError) -> Response:

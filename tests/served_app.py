@@ -1,0 +1,55 @@
+"""A service that is served over real HTTP on a free port of this machine, for clients that want a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from akashic_daemon.api.app import create_app
+from akashic_daemon.protocol.native import Reuse
+from akashic_daemon.schedule.events import Finished, GenerationEvent, Started, TextDelta, ToolCallDelta
+from echo_service import EchoService
+
+
+@contextmanager
+def served(service: EchoService, *, token: str | None = None) -> Iterator[str]:
+    """Serve until the block ends; gives the base URL."""
+    app = create_app(service, token=token)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
+    listening = threading.Event()
+
+    async def serve() -> None:
+        serving = asyncio.create_task(server.serve())
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        listening.set()
+        await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert listening.wait(30)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def scripted(home: Path, events: Iterable[GenerationEvent]) -> EchoService:
+    """Return a service that answers every request with these events after Started."""
+    kept = tuple(events)
+
+    async def script() -> AsyncGenerator[GenerationEvent, None]:
+        yield Started("req-1", "s", "echo", 7, Reuse(reused_tokens=4, computed_tokens=3))
+        for event in kept:
+            yield event
+
+    return EchoService(home, script)
+
+
+__all__ = ["Finished", "TextDelta", "ToolCallDelta", "scripted", "served"]
