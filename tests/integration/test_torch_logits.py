@@ -22,7 +22,7 @@ from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from akashic_daemon.engine.llama_cpp.model_file import embedded_model_path
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
-from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions, forward
 from akashic_daemon.engine.torch_engine.tokenizer import HfTokenizer
 from akashic_daemon.program.path import PathBuilder
 from akashic_daemon.types import SequenceId
@@ -73,8 +73,13 @@ def say(engine: TorchEngine | LlamaCppEngine, tokens: Sequence[int], steps: Sequ
     return np.concatenate(out)
 
 
+@pytest.mark.parametrize("few_rows", [False, True], ids=["torch's layers", "few_rows"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_logits_are_as_near_to_float64_as_llama_cpps(tmp_path: Path, shape: Shape) -> None:
+def test_logits_are_as_near_to_float64_as_llama_cpps(
+    tmp_path: Path, shape: Shape, few_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few_rows, steps of single tokens take the way that they take on a GPU, through the kernel's reference."""
+    monkeypatch.setattr(forward, "serves_few", lambda x: few_rows and len(x) == 1)
     file = write_tiny_gguf(tmp_path / "tiny.gguf", shape=shape)
     ours, theirs = torch_engine(file), llama_engine(file)
     try:

@@ -1,0 +1,80 @@
+"""A linear layer of at most `MOST_ROWS` rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.few_rows.validation import KERNEL, MOST_ROWS, check_arguments
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["MOST_ROWS", "few_rows_linear"]
+
+PRODUCTS = 8192
+"""Products that a program holds apart: 64 registers a thread of four warps."""
+
+
+def few_rows_linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    norm: Tensor | None = None,
+    epsilon: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Give x [rows, in] through `weight` [out, in], all of one type: [rows, out], or [rows, out / 2] if `gated`.
+
+    norm: RMS norm with these weights [in] and `epsilon` before. gated: silu of the first half times the second half
+    after. residual: added at the end. `out` may be `residual`.
+    """
+    import torch
+
+    features = check_arguments(x, weight, bias, norm, gated, residual, out)
+    if out is None:
+        out = torch.empty((x.shape[0], features), dtype=x.dtype, device=x.device)
+    if choose(KERNEL, x, backend) == "reference":
+        from akashic_kernels.few_rows.reference import few_rows_reference
+
+        found = few_rows_reference(x, weight, bias, norm, epsilon, gated, residual, compute=torch.float32)
+        return out.copy_(found)
+    if x.shape[0]:
+        _launch(x, weight, bias, norm, epsilon, gated, residual, out)
+    return out
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Tensor | None,
+    epsilon: float,
+    gated: bool,
+    residual: Tensor | None,
+    out: Tensor,
+    shape: tuple[int, int, int] | None = None,
+) -> None:
+    from akashic_kernels.few_rows.triton import few_rows_kernel
+
+    rows, wide = x.shape
+    block = 1 << (rows - 1).bit_length()
+    features, inputs, warps = shape or launch_shape(block, wide, gated)
+    with launching(KERNEL):
+        few_rows_kernel[(-(-out.shape[1] // features),)](
+            x, weight, bias, norm, residual, out, rows, out.shape[1], wide, x.stride(0),
+            0 if residual is None else residual.stride(0), out.stride(0), epsilon,
+            ROWS=block, FEATURES=features, INPUTS=inputs, BIASED=bias is not None, NORMED=norm is not None, GATED=gated,
+            ADDED=residual is not None, num_warps=warps,
+        )  # fmt: skip
+
+
+def launch_shape(rows: int, wide: int, gated: bool) -> tuple[int, int, int]:
+    """Choose output features and input features of a program's step, and warps."""
+    features = 4 if gated or rows > 2 else 8
+    inputs = PRODUCTS // (features * rows * (2 if gated else 1))
+    return features, max(64, min(inputs, 1 << (wide - 1).bit_length())), 4
