@@ -125,7 +125,12 @@ class CacheSection(_Section):
         description="Regular expression of text that always changes (a date, a nonce); with edit_reuse=drop it is ignored.",
     )
 
-    @field_validator("volatile_text")
+    volatile_lines: str = Field(
+        "x-anthropic-billing-header:",
+        description="Regular expression of how lines of system messages begin that change with each request; they are left out, and a note says so.",
+    )
+
+    @field_validator("volatile_text", "volatile_lines")
     @classmethod
     def _is_a_pattern(cls, value: str) -> str:
         try:

@@ -156,7 +156,7 @@ class Generation:
         note = ("the tools came in another order; the earlier one was kept",) if reordered and tools else ()
         self._book.remember_places(session, asked.ops, messages)
         policy = str(asked.policy) if asked.policy is not None and asked.policy.rules else None
-        request, notes = replace(request, session=session), (*asked.notes, *note)
+        request, notes = replace(request, session=session), (*request.notes, *asked.notes, *note)
         return _Turn(request, session, planned, prompt, before, moved, notes, policy)
 
     def _drops_edits(self, request: GenerationInput, program: SessionProgram | None) -> bool:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon import __version__
@@ -53,6 +54,7 @@ from akashic_daemon.tier_service import TierService
 from akashic_daemon.tier_upkeep import TierUpkeep
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.trajectory.message import Message
+from akashic_daemon.trajectory.volatile import VolatileLines
 from akashic_daemon.types import SystemClock
 
 logger = logging.getLogger("akashic.service")
@@ -78,6 +80,7 @@ class Service:
         )
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
+        self._volatile = VolatileLines(self._config.cache.volatile_lines)
         self._started_s = time.time()
         self._ids = itertools.count(1)
         self._loading: asyncio.Task[None] | None = None
@@ -235,7 +238,7 @@ class Service:
 
     async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
-        async with aclosing(self.generation.generate(request)) as events:
+        async with aclosing(self.generation.generate(self._without_volatile(request))) as events:
             async for event in events:
                 if isinstance(event, Finished) and request.expect_s is not None and event.reuse.session is not None:
                     await self.upkeep.hint(event.reuse.session, HintRequest(expect_s=request.expect_s))
@@ -243,7 +246,18 @@ class Service:
 
     async def count_tokens(self, request: GenerationInput) -> int:
         """Return the exact number of prompt tokens of a request."""
-        return await self.generation.count_tokens(request)
+        return await self.generation.count_tokens(self._without_volatile(request))
+
+    def _without_volatile(self, request: GenerationInput) -> GenerationInput:
+        if request.messages is None:
+            return request
+        messages, removed = self._volatile.without(request.messages)
+        if not removed:
+            return request
+        note = (
+            f"{removed} line(s) of system messages that change with each request were left out (cache.volatile_lines)"
+        )
+        return replace(request, messages=messages, notes=(*request.notes, note))
 
     async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Run one user turn in a stored session; the session keeps the question and what was generated."""
@@ -299,6 +313,8 @@ class Service:
         engine = self._loop.engine
         fingerprint = "" if engine is None else engine.model.fingerprint
         known = self.generation.traces.of_session(session, fingerprint)
+        if wipe:
+            await self.upkeep.will_forget(session)
         try:
             removed = await self.sessions.remove_session(session)
         finally:

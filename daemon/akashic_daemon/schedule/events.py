@@ -22,6 +22,7 @@ class GenerationInput:
     expect_s: the session's next request is expected so many seconds after this one ends.
     continue_final: the last message is an unfinished assistant message to go on with. tool_choice: "auto", "none",
     "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it.
+    notes: what was done to it on the way here, for people.
     """
 
     messages: tuple[Message, ...] | None = None
@@ -43,6 +44,7 @@ class GenerationInput:
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
