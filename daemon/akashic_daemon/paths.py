@@ -59,6 +59,16 @@ class Paths:
         return self.cache_dir / "tier_costs.json"
 
     @property
+    def block_index(self) -> Path:
+        """The SSD tier's index; its extents lie beside it."""
+        return self.store_dir / "blocks.sqlite"
+
+    @property
+    def pending_removals(self) -> Path:
+        """Whose KV is to be removed from the disk, as long as that isn't done."""
+        return self.store_dir / "removed_sessions.json"
+
+    @property
     def chat_history(self) -> Path:
         """Lines typed into an interactive chat."""
         return self.store_dir / "chat_history"

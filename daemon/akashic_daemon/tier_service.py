@@ -18,6 +18,7 @@ from akashic_daemon.schedule.tiering import TierSettings
 from akashic_daemon.tiers.budgets import Budgets, Machine, check_budgets, resolve
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.mover import Mover
+from akashic_daemon.tiers.pending import PendingRemovals
 from akashic_daemon.tiers.ssd import SsdTier, open_ssd, tier_problem
 from akashic_daemon.types import SystemClock
 
@@ -33,6 +34,7 @@ class TierService:
         self._machine = _machine(paths)
         self.budgets = resolve(config.cache, self._machine)
         check_budgets(self.budgets, self._machine)
+        self.pending = PendingRemovals(paths.pending_removals)
         self.mover = Mover(self._open_ssd if self.budgets.ssd_bytes else None)
         self.settings = TierSettings(
             ram_bytes_beside=self._ram_bytes_beside,
@@ -58,10 +60,19 @@ class TierService:
         problem = self.mover.problem
         return [tier_problem(problem)] if problem is not None else []
 
+    def why_not_removed(self) -> str:
+        """Say why a removed session's KV may still be on the disk; empty when it can't be."""
+        if self.mover.ssd is not None or not self._paths.block_index.exists():
+            return ""
+        why = "; ".join(self.problems()) or "the SSD tier is off"
+        return f"{why}; it goes when the tier is on again"
+
     def _open_ssd(self) -> SsdTier:
-        return open_ssd(
+        tier = open_ssd(
             self._paths.store_dir, self.budgets.ssd_bytes, self.budgets.ssd_daily_write_bytes, SystemClock()
         )
+        self.pending.carry_out(tier)
+        return tier
 
     def _ram_bytes_beside(self, engine: Engine) -> int:
         """Return what the RAM tier may take beside a loaded model. Raises ConfigError when a set budget doesn't fit."""

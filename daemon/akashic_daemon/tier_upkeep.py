@@ -11,6 +11,7 @@ import logging
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from akashic_daemon.engine.host import ModelHost
@@ -166,17 +167,30 @@ class TierUpkeep:
         wipe: and from the files that held it. `left` of the result says what is left and why.
         """
         if not self._tiers.is_wanted:
-            return Gone()
+            left = self._tiers.why_not_removed()
+            if wipe and not left:
+                await asyncio.to_thread(lambda: self._tiers.pending.removed(session, wiped=True))
+            return Gone(left=left)
         await self._host.on_engine_thread(lambda: self._loop.tiering.regroup(session, None))
-        mover = self._mover
         try:
-            gone = await self._on_mover(lambda: forget(mover, session, wipe=wipe), Priority.WRITE, _WIPE_S)
+            return await self._on_mover(lambda: self._forget(session, wipe=wipe), Priority.WRITE, _WIPE_S)
         except TimeoutError:
             return Gone(left="it is being removed from the disk, which takes longer than usual")
         except AkashicError as error:
-            return Gone(left=str(error))
-        if mover.ssd is None and self._tiers.budgets.ssd_bytes:
-            return Gone(ram_blocks=gone.ram_blocks, ram_bytes=gone.ram_bytes, left="; ".join(self._tiers.problems()))
+            return Gone(left=f"{error}; it is tried again at the daemon's next start")
+
+    async def will_forget(self, session: str) -> None:
+        """Write down that a session's KV is to go, before anything of it goes. Raises StoreUnwritable."""
+        await asyncio.to_thread(self._tiers.pending.add, session)
+
+    def _forget(self, session: str, *, wipe: bool) -> Gone:
+        """Forget a session on the mover's thread, and strike it out when that is done. Raises StoreError."""
+        gone = forget(self._mover, session, wipe=wipe)
+        left = self._tiers.why_not_removed()
+        if left:
+            return replace(gone, left=left)
+        if wipe:
+            self._tiers.pending.removed(session, wiped=not gone.left)
         return gone
 
     def renamed(self, old: str, new: str) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from akashic_daemon.errors import BadRequest, NotFound, Unsupported
+from akashic_daemon.errors import BadRequest, Conflict, NotFound, StoreUnwritable, Unsupported
 from akashic_daemon.protocol.native import ForkRequest
 from akashic_daemon.protocol.tiers import HintRequest, PruneRequest
 from akashic_daemon.service import Service
+from akashic_daemon.store.blocks.store import BlockStore
 from akashic_daemon.tiers.block import Block
 from tiers_service import LONG, catalogue, empty_engine, empty_ram, on_service, say, settled, stored_bytes, tier
 
@@ -223,11 +224,9 @@ def flip_a_payload_byte(service: Service) -> None:
 
 
 def test_a_removed_sessions_kv_is_in_no_tier_and_in_no_file(home: Path) -> None:
-    secret = "the safe is opened with 4711, and nobody else may know of that. "
-
     async def check(service: Service) -> None:
         await say(service, "other")
-        await say(service, "secret", secret * 8)
+        await say(service, "secret", SECRET * 8)
         await settled(service)
         tokens = next(b for b in catalogue(service) if bytes_of(b).find(b"4711") > 0).tokens.tobytes()
         needle = tokens[:64]
@@ -321,3 +320,97 @@ def test_a_store_that_cannot_be_opened_is_told_everywhere_and_nothing_else_suffe
         assert "SSD tier is off" in (await service.remove_session("one")).kv_left
 
     on_service(home, check)
+
+
+SECRET = "the safe is opened with 4711, and nobody else may know of that. "
+RAM_ONLY = {"cache.ram_bytes": "1MiB", "cache.ssd_bytes": 0}
+
+
+def tell_a_secret(home: Path) -> bytes:
+    """Run a service to which a secret is told; return bytes that its block store holds from then on."""
+    found: list[bytes] = []
+
+    async def check(service: Service) -> None:
+        await say(service, "secret", SECRET * 8)
+        await settled(service)
+        found.append(next(b for b in catalogue(service) if bytes_of(b).find(b"4711") > 0).tokens.tobytes()[:64])
+
+    on_service(home, check)
+    assert found[0] in stored_bytes(home)
+    return found[0]
+
+
+async def nothing(_service: Service) -> None:
+    """Let a service start and stop."""
+
+
+def test_a_session_that_is_removed_while_the_tier_is_off_leaves_the_disk_when_it_is_on_again(home: Path) -> None:
+    needle = tell_a_secret(home)
+
+    async def check(service: Service) -> None:
+        left = (await service.remove_session("secret")).kv_left
+        assert left == "the SSD tier is off; it goes when the tier is on again"
+
+    on_service(home, check, flags=RAM_ONLY)
+    assert needle in stored_bytes(home)
+    on_service(home, nothing)
+    assert needle not in stored_bytes(home)
+    assert not (home / "store" / "removed_sessions.json").exists()
+
+
+def test_a_removal_that_was_killed_before_the_kv_was_gone_is_finished_at_the_next_start(home: Path) -> None:
+    needle = tell_a_secret(home)
+
+    async def check(service: Service) -> None:
+        await service.upkeep.will_forget("secret")  # and there it died
+
+    on_service(home, check, flags=RAM_ONLY)
+    on_service(home, nothing)
+    assert needle not in stored_bytes(home)
+
+
+def test_files_that_cannot_be_rewritten_now_are_told_and_rewritten_at_the_next_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needle = tell_a_secret(home)
+
+    async def check(service: Service) -> None:
+        def refuse(_store: BlockStore, **_options: object) -> None:
+            raise Conflict("another process reads the index", hint="close it")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("akashic_daemon.tiers.ssd.compact", refuse)
+            assert "another process reads the index" in (await service.remove_session("secret")).kv_left
+
+    on_service(home, check)
+    assert (home / "store" / "removed_sessions.json").exists()
+    on_service(home, nothing)
+    assert needle not in stored_bytes(home)
+
+
+def test_a_disk_that_takes_no_note_of_a_removal_refuses_it_and_the_session_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(service: Service) -> None:
+        await say(service, "one")
+
+        def refuse(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("akashic_daemon.tiers.pending.os.open", refuse)
+            with pytest.raises(StoreUnwritable, match="No space left on device"):
+                await service.remove_session("one")
+        assert (await service.get_session("one")).summary.messages == 2
+        assert (await service.remove_session("one")).kv_left == ""
+
+    on_service(home, check)
+
+
+def test_a_note_that_cannot_be_read_is_said_and_files_are_rewritten(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "store").mkdir(mode=0o700)
+    (home / "store" / "removed_sessions.json").write_text("{")
+    on_service(home, nothing)
+    assert "removed_sessions.json can't be read" in caplog.text

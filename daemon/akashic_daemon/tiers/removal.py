@@ -96,7 +96,8 @@ def forget(mover: Mover, group: str, *, wipe: bool) -> Gone:
                 block.on_ssd = block.on_ssd and block.key not in removed.keys
     ram_blocks, ram_bytes = _drop_from_ram(mover, (b for b in own if not b.groups and not b.on_ssd))
     mover.gone_from_ssd(removed_keys, "removed")
-    if ssd is not None and wipe and removed_keys:
+    # Also where nothing went now: what was evicted of the session earlier may still lie in a file.
+    if ssd is not None and wipe and (removed_keys or ssd.stats().dead_bytes):
         try:
             pruned = ssd.prune()
             freed_bytes, left = pruned.freed_bytes, _left(pruned.left)
