@@ -18,6 +18,7 @@ from akashic_daemon.schedule.events import Finished, GenerationEvent, Generation
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role
 from fake_service import NEVER, answer, ask, assistant, fresh_answer, running_service, user
+from watched_service import driven
 
 SYSTEM = Message(Role.SYSTEM, "You are terse and exact. " * 20)
 
@@ -370,4 +371,5 @@ def test_a_request_that_had_to_make_way_waits_until_another_ends(home: Path) -> 
                 assert [d.completion_tokens for d in done] == [40, 40]
             assert 1 <= (await service.stats()).preempted_total <= 10
 
-    asyncio.run(work())
+    with driven():
+        asyncio.run(work())
