@@ -89,5 +89,7 @@ def _load(path: Path) -> tuple[list[str], bool]:
     except FileNotFoundError:
         return [], False
     except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning("%s can't be read, so KV of removed sessions may be left: `akashic cache prune`: %s", path, error)
+        logger.warning(
+            "%s can't be read, so KV of removed sessions may be left: `akashic cache prune`: %s", path, error
+        )
         return [], True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching
 from akashic_kernels.few_rows.validation import KERNEL, MOST_ROWS, check_arguments
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_ROWS", "few_rows_linear"]
 
-PRODUCTS = 8192
-"""Products that a program holds apart: 64 registers a thread of four warps."""
+PRODUCTS = 4096
+"""Products that a program holds apart: 32 registers a thread of four warps."""
 
 
 def few_rows_linear(
@@ -31,7 +31,8 @@ def few_rows_linear(
     """Give x [rows, in] through `weight` [out, in], all of one type: [rows, out], or [rows, out / 2] if `gated`.
 
     norm: RMS norm with these weights [in] and `epsilon` before. gated: silu of the first half times the second half
-    after. residual: added at the end. `out` may be `residual`.
+    after. residual: added at the end. `out` may be `residual`. The launch just before this one on the stream must not
+    write `weight`, whose first values are read while that one ends.
     """
     import torch
 
@@ -64,12 +65,14 @@ def _launch(
     rows, wide = x.shape
     block = 1 << (rows - 1).bit_length()
     features, inputs, warps = shape or launch_shape(block, wide, gated)
+    overlap = x.is_cuda and can_overlap(x.device)
     with launching(KERNEL):
         few_rows_kernel[(-(-out.shape[1] // features),)](
             x, weight, bias, norm, residual, out, rows, out.shape[1], wide, x.stride(0),
             0 if residual is None else residual.stride(0), out.stride(0), epsilon,
             ROWS=block, FEATURES=features, INPUTS=inputs, BIASED=bias is not None, NORMED=norm is not None, GATED=gated,
-            ADDED=residual is not None, num_warps=warps,
+            ADDED=residual is not None, OVERLAP=overlap, num_warps=warps,
+            **({"launch_pdl": True} if overlap else {}),
         )  # fmt: skip
 
 

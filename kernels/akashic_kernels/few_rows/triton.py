@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -28,8 +29,12 @@ def few_rows_kernel(
     NORMED: tl.constexpr,
     GATED: tl.constexpr,
     ADDED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """Products [FEATURES, INPUTS] of each row are added up step by step, and over INPUTS at the end."""
+    """Products [FEATURES, INPUTS] of each row are added up step by step, and over INPUTS at the end.
+
+    Weights are loaded one step ahead, the first ones before the launch before this one has ended if OVERLAP.
+    """
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     row = tl.arange(0, ROWS)
     in_step = tl.arange(0, INPUTS)
@@ -40,16 +45,16 @@ def few_rows_kernel(
     products = tl.zeros([ROWS, FEATURES, INPUTS], tl.float32)
     gated_products = tl.zeros([ROWS, FEATURES, INPUTS], tl.float32)
     squares = tl.zeros([ROWS, INPUTS], tl.float32)
+    w = load_weights(first_at, in_step, wide, real)
+    u = load_weights(second_at, in_step, wide, real & GATED)
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
     for start in range(0, wide, INPUTS):
         k = start + in_step
         inside = k < wide
-        w = tl.load(
-            first_at + k[None, :], mask=real[:, None] & inside[None, :], other=0.0, eviction_policy="evict_first"
-        )
-        if GATED:
-            u = tl.load(
-                second_at + k[None, :], mask=real[:, None] & inside[None, :], other=0.0, eviction_policy="evict_first"
-            )
+        next_w = load_weights(first_at, k + INPUTS, wide, real)
+        next_u = load_weights(second_at, k + INPUTS, wide, real & GATED)
         v = tl.load(x + row[:, None] * x_stride + k[None, :], mask=live[:, None] & inside[None, :], other=0.0)
         v = v.to(tl.float32)
         if NORMED:
@@ -58,6 +63,7 @@ def few_rows_kernel(
         products += v[:, None, :] * w.to(tl.float32)[None, :, :]
         if GATED:
             gated_products += v[:, None, :] * u.to(tl.float32)[None, :, :]
+        w, u = next_w, next_u
     y = tl.sum(products, 2)
     z = tl.sum(gated_products, 2)
     if NORMED:
@@ -76,3 +82,10 @@ def few_rows_kernel(
             tl.float32
         )
     tl.store(out + row[:, None] * out_stride + feature[None, :], y.to(out.dtype.element_ty), mask=stored)
+
+
+@triton.jit
+def load_weights(at, k, wide, real):
+    """Load the inputs `k` of the features `at`; zeros where they end."""
+    mask = real[:, None] & (k < wide)[None, :]
+    return tl.load(at + k[None, :], mask=mask, other=0.0, eviction_policy="evict_first")
