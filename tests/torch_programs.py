@@ -13,15 +13,16 @@ from programs_driver import Programs
 class TorchPrograms(Programs):
     """`page_tokens` slots a page: small ones are packed often."""
 
-    def __init__(self, file: Path, seed: int, page_tokens: int) -> None:
+    def __init__(self, file: Path, seed: int, page_tokens: int, sparse_blocks: int = 0) -> None:
         self.page_tokens = page_tokens
+        self.sparse_blocks = sparse_blocks
         super().__init__(file, seed)
 
     def make_engine(self) -> Any:
         return TorchEngine(
             TorchOptions(
                 name="tiny", path=self.file, kv_type="f32", max_sequences=8, kv_tokens=self.cells, threads=1,
-                page_tokens=self.page_tokens, spare_pages=1, device="cpu",
+                page_tokens=self.page_tokens, spare_pages=1, device="cpu", sparse_blocks=self.sparse_blocks,
             ),
             LlamaVocabulary(self.file),
         )  # fmt: skip

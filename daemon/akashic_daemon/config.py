@@ -77,6 +77,12 @@ class ModelSection(_Section):
     engine: Literal["auto", "llama_cpp", "torch"] = Field(
         "auto", description="What computes: auto is llama.cpp for GGUFs and torch for Hugging Face folders."
     )
+    sparse_blocks: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Torch engine: pages of 128 tokens that each KV head reads for a new token; 0 reads all, which is exact.",
+    )
     kv_type: Literal["f16", "f32", "q8_0"] = Field(
         "f16", description="Type of keys and values. q8_0 halves memory; f32 doubles it and is exact."
     )

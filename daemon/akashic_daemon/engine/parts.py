@@ -22,6 +22,7 @@ _LABELS = {
     "kv_type": "KV type",
     "computed_in": "type that is computed in",
     "fused_attention": "fused attention",
+    "sparse_blocks": "pages that attention reads",
     "rope_factors": "LongRoPE factors",
     "offloaded": "layers on a GPU",
 }

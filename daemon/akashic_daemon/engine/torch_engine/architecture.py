@@ -140,7 +140,7 @@ def _known(name: str, where: str) -> None:
 def _checked(found: Architecture, where: str) -> Architecture:
     if found.heads % found.kv_heads:
         raise ModelError(f"{where}: {found.heads} heads can't share {found.kv_heads} KV heads", hint="get it again")
-    if not 16 <= found.head_dim <= 256 or found.head_dim % 2:
+    if not 16 <= found.head_dim <= 256 or found.head_dim % 8:
         raise Unsupported(f"{where}: heads of {found.head_dim} dimensions are not known", hint=_HINT)
     if found.window_tokens > _MOST_TOKENS:
         raise ModelError(f"{where}: it says that it serves {found.window_tokens:,} tokens", hint="get it again")

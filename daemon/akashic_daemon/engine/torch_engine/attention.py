@@ -136,7 +136,15 @@ class PagedAttention:
             recent=self.sparse.recent,
         )  # fmt: skip
         return paged_decode_selected(
-            q, k_pages, v_pages, chosen.views, chosen.count, plan.positions, rope, workspace=plan.workspace
+            q,
+            k_pages,
+            v_pages,
+            chosen.views,
+            chosen.count,
+            plan.positions,
+            rope,
+            workspace=plan.workspace,
+            after_choice=True,
         )
 
 

@@ -186,7 +186,7 @@ def _describe(
 ) -> ModelInfo:
     shape, (kv_cells, window) = source.architecture, sizes
     per_token = shape.kv_values_per_token * types.kv.itemsize
-    weights, settings = weights_digest(options.path, options.digests), _settings(shape, vocabulary, types)
+    weights, settings = weights_digest(options.path, options.digests), _settings(options, shape, vocabulary, types)
     parameters = f"{shape.parameters / 1e6:,.0f}M" if shape.parameters < 1e9 else f"{shape.parameters / 1e9:,.1f}B"
     return ModelInfo(
         name=options.name,
@@ -215,7 +215,9 @@ def _describe(
     )
 
 
-def _settings(shape: Architecture, vocabulary: Vocabulary, types: _Types) -> dict[str, str | int]:
+def _settings(
+    options: TorchOptions, shape: Architecture, vocabulary: Vocabulary, types: _Types
+) -> dict[str, str | int]:
     """Return what changes KV besides the weights."""
     return {
         "engine": "torch",
@@ -223,6 +225,7 @@ def _settings(shape: Architecture, vocabulary: Vocabulary, types: _Types) -> dic
         "layout_version": _LAYOUT_VERSION,
         "kv_type": _short(types.kv),
         "computed_in": _short(types.weights),
+        "sparse_blocks": options.sparse_blocks,
         "rope": hashlib.blake2b(shape.rope.described().encode(), digest_size=16).hexdigest(),
         "tokenizer": vocabulary.digest,
     }
