@@ -217,6 +217,7 @@ class Service:
 
     async def prune(self, request: PruneRequest) -> Pruned:
         """Remove blocks from the tiers, or say which would go."""
+        await self._default_loaded()
         return await self.upkeep.prune(request)
 
     async def prefetch(self, session: str) -> Prefetched:
@@ -229,7 +230,13 @@ class Service:
         await self._require_session(session, "hinting at")
         return await self.upkeep.hint(session, request)
 
+    async def _default_loaded(self) -> None:
+        """Wait for the default model if it is being loaded: what its tiers have isn't known before."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+
     async def _require_session(self, session: str, doing: str) -> None:
+        await self._default_loaded()
         await self._keeper.ready()
         if await self.sessions.program(session) is None:
             raise NotFound(f"{doing} session {session!r}: there is none of that name", hint="`akashic session list`")
@@ -349,8 +356,7 @@ class Service:
 
     async def get_model(self, name: str) -> native.ModelDetail:
         """Return one model, with its capabilities when it is loaded. Waits for the default one that loads at the start."""
-        if self._loading is not None:
-            await asyncio.wait({self._loading})
+        await self._default_loaded()
         return await self.models.get(name)
 
     async def add_model(self, request: native.AddModelRequest) -> native.ModelSummary:

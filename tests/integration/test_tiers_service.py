@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import BadRequest, Conflict, NotFound, StoreUnwritable, Unsupported
 from akashic_daemon.protocol.native import ForkRequest
 from akashic_daemon.protocol.tiers import HintRequest, PruneRequest
 from akashic_daemon.service import Service
 from akashic_daemon.store.blocks.store import BlockStore
 from akashic_daemon.tiers.block import Block
-from tiers_service import LONG, catalogue, empty_engine, empty_ram, on_service, say, settled, stored_bytes, tier
+from fake_service import NEVER, running_service
+from tiers_service import LONG, TIERS, catalogue, empty_engine, empty_ram, on_service, say, settled, stored_bytes, tier
 
 
 def test_the_report_says_what_each_tier_holds_and_gave_back(home: Path) -> None:
@@ -414,3 +416,17 @@ def test_a_note_that_cannot_be_read_is_said_and_files_are_rewritten(
     (home / "store" / "removed_sessions.json").write_text("{")
     on_service(home, nothing)
     assert "removed_sessions.json can't be read" in caplog.text
+
+
+def test_asking_right_after_the_start_waits_for_the_default_model(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await say(service, "one")
+        await settled(service)
+
+    on_service(home, check)
+
+    async def run() -> None:
+        async with running_service(home, lambda _n, _p: FakeEngine(end_every=NEVER), flags=TIERS) as service:
+            assert (await service.prefetch("one")).tokens_known > 300
+
+    asyncio.run(run())
