@@ -275,12 +275,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-transformers", action="store_true")
+    parser.add_argument("--dense", type=int, nargs="*", default=[8192, 32768, 1 << 17, 1 << 18])
+    parser.add_argument("--sparse", type=int, nargs="*", default=[32768, 1 << 18])
     wanted = parser.parse_args()
     results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     try:
         check(results)
         print(results, flush=True)
-        measure((8192, 32768, 1 << 17, 1 << 18), (32768, 1 << 18), results)
+        measure(wanted.dense, wanted.sparse, results)
         torch.cuda.empty_cache()
         if not wanted.no_transformers:
             found = transformers_s(8192)

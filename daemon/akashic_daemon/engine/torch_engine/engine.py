@@ -111,12 +111,11 @@ class TorchEngine:
         self._check_batch(batch)
         growth = self._kv.grow([i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch])
         try:
-            found = self._compute(lay_out(batch, growth))
-        except (RuntimeError, ValueError) as error:
+            self._logits = LastLogits(batch, self._compute(lay_out(batch, growth)))
+        except (RuntimeError, ValueError, EngineError) as error:
             self._kv.undo(growth)
             raise _computing(batch, error) from error
         self._kv.commit(growth)
-        self._logits = LastLogits(batch, found)
 
     def _compute(self, step: Step) -> torch.Tensor:
         with torch.inference_mode():
@@ -209,12 +208,17 @@ class TorchEngine:
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards; a second call does nothing."""
+        on_gpu = self._graphs is not None
         gone: Any = None
         self._model = self._attention = self._exporter = self._graphs = self._kv = gone
         self._logits = None
         self._vocabulary.close()
+        if on_gpu:
+            torch.cuda.empty_cache()  # the next model needs the room
 
 
 def _computing(batch: Sequence[BatchItem], error: Exception) -> EngineError:
-    tokens = sum(len(item.tokens) for item in batch)
-    return EngineError(f"computing {tokens} tokens: {error}", hint="see the daemon's log")
+    doing = f"computing {sum(len(item.tokens) for item in batch)} tokens"
+    if isinstance(error, EngineError):
+        return EngineError(f"{doing}: {error.message}", hint=error.hint)
+    return EngineError(f"{doing}: {error}", hint="see the daemon's log")

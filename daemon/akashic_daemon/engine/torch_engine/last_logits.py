@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,12 +17,23 @@ Longs = npt.NDArray[np.int64]
 
 
 class LastLogits:
-    """`values` [rows, vocabulary]: the rows that the batch's items asked for, in their order."""
+    """`values` [rows, vocabulary]: the rows that the batch's items asked for, in their order.
+
+    Waits for them. Raises EngineError when any row's greatest logit isn't a number: then the model computed nonsense.
+    """
 
     def __init__(self, batch: Sequence[BatchItem], values: torch.Tensor) -> None:
         self._values = values
         self._rows: list[range] = []
-        self._best: list[int] | None = None
+        best = values.max(dim=1)
+        # Both in one copy, as each waits for the device; token ids are exact in float64.
+        greatest, tokens = torch.stack((best.values.double(), best.indices.double())).tolist()
+        self._best = [int(token) for token in tokens]
+        if not all(map(math.isfinite, greatest)):
+            raise EngineError(
+                "the model's logits are not numbers",
+                hint="its values overflow in 16 bits: set model.kv_type to f32, or the weights are broken",
+            )
         self._top: dict[int, tuple[Doubles, Longs]] = {}
         first = 0
         for item in batch:
@@ -40,8 +52,6 @@ class LastLogits:
 
     def best(self, item: int) -> int:
         """Return the token with the greatest logit in the last row of an item."""
-        if self._best is None:
-            self._best = self._values.argmax(dim=1).tolist()
         return self._best[self._last(item)]
 
     def top(self, item: int, count: int) -> tuple[Doubles, Longs]:
