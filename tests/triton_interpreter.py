@@ -38,7 +38,8 @@ def repair() -> None:
         return handle(widened(value.data), tl.float32)
 
     def cast(self: Any, source: Any, wanted: Any, *rest: Any) -> Any:
-        if source.dtype.scalar == wanted.scalar:
+        # Types that agree say nothing otherwise: a comparison's booleans carry the type of what was compared.
+        if source.dtype.scalar == wanted.scalar == tl.bfloat16:
             return source
         source = as_float(source)
         if wanted.scalar == tl.bfloat16:

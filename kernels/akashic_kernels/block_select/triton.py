@@ -59,9 +59,13 @@ def _score_views(
     pair = tl.arange(0, PAIRS_BLOCK)
     turned_pair = pair < HALF
     has_pair = pair < HEAD_DIM // 2
+    # Offsets without a choice in them are seen to be in order, and so are loaded 16 bytes at a time.
     if INTERLEAVED:
         first = 2 * pair
         second = first + 1
+    elif ROTARY == HEAD_DIM:
+        first = pair
+        second = pair + HALF
     else:
         first = tl.where(turned_pair, pair, 2 * pair)
         second = tl.where(turned_pair, pair + HALF, 2 * pair + 1)
@@ -91,17 +95,42 @@ def _score_views(
 
 
 @triton.jit
-def _threshold(key, wanted, eligible):
-    """Give the greatest T that at least `wanted` eligible keys reach, or one that exactly `wanted` reach."""
-    low = tl.min(tl.where(eligible, key, 2147483647), 0).to(tl.int64)
-    high = tl.max(tl.where(eligible, key, _LEAST), 0).to(tl.int64) + 1
-    reached = wanted + 1
+def _least_greatest_count(least, greatest, count, other_least, other_greatest, other_count):
+    """Join two parts' least and greatest key and number of keys."""
+    return tl.minimum(least, other_least), tl.maximum(greatest, other_greatest), count + other_count
+
+
+@triton.jit
+def _threshold(key, top_k, eligible):
+    """Give T, how many eligible keys reach it, and how many are wanted.
+
+    T is one that exactly the wanted number reaches, or, among equal keys, the greatest that at least so many reach.
+    """
+    low, high, reached = tl.reduce(
+        (tl.where(eligible, key, 2147483647), tl.where(eligible, key, _LEAST), eligible.to(tl.int32)),
+        0,
+        _least_greatest_count,
+    )
+    wanted = tl.minimum(top_k, reached)
+    low = low.to(tl.int64)
+    high = high.to(tl.int64) + 1
+    # Each step counts against three thresholds at once: a count of the whole block costs more than comparing.
     while (high - low > 1) & (reached != wanted):
-        middle = (low + high) >> 1
-        reached = tl.sum((eligible & (key >= middle)).to(tl.int32), 0)
-        low = tl.where(reached >= wanted, middle, low)
-        high = tl.where(reached >= wanted, high, middle)
-    return low
+        first = low + ((high - low) >> 2)
+        second = low + ((high - low) >> 1)
+        third = low + ((3 * (high - low)) >> 2)
+        reaches = (key >= first.to(tl.int32)).to(tl.int64)
+        reaches += (key >= second.to(tl.int32)).to(tl.int64) << 20
+        reaches += (key >= third.to(tl.int32)).to(tl.int64) << 40
+        counts = tl.sum(tl.where(eligible, reaches, 0), 0)
+        of_first = (counts & 0xFFFFF).to(tl.int32)
+        of_second = ((counts >> 20) & 0xFFFFF).to(tl.int32)
+        of_third = (counts >> 40).to(tl.int32)
+        up3, up2, up1 = of_third >= wanted, of_second >= wanted, of_first >= wanted
+        high = tl.where(up3, high, tl.where(up2, third, tl.where(up1, second, first)))
+        low = tl.where(up3, third, tl.where(up2, second, tl.where(up1, first, low)))
+        reached = tl.where(up3, of_third, tl.where(up2, of_second, tl.where(up1, of_first, reached)))
+    return low.to(tl.int32), reached, wanted
 
 
 @triton.jit
@@ -128,18 +157,20 @@ def _choose(
     # Adding zero makes -0.0 the same key as 0.0.
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    key = tl.where(is_nan, 2147483647, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    key = tl.where(is_nan, 2147483646, bits ^ ((bits >> 31) & 0x7FFFFFFF))
     forced = has_tokens & ((index < sink) | (index >= count - recent))
     eligible = has_tokens & (forced == 0)
-    wanted = tl.minimum(top_k, tl.sum(eligible.to(tl.int32), 0))
-    threshold = _threshold(key, wanted, eligible)
-    above = eligible & (key > threshold)
-    equal = eligible & (key == threshold)
-    rank = tl.cumsum(equal.to(tl.int32), 0)
-    chosen = forced | above | (equal & (rank <= wanted - tl.sum(above.to(tl.int32), 0)))
-    chosen = tl.where(wanted > 0, chosen, forced)
-    place = tl.cumsum(chosen.to(tl.int32), 0) - 1
-    total = tl.sum(chosen.to(tl.int32), 0)
+    threshold, reached, wanted = _threshold(key, top_k, eligible)
+    chosen = forced | (eligible & (key >= threshold))
+    if reached != wanted:
+        # Equal keys stand at the threshold: of them the first ones.
+        above = eligible & (key > threshold)
+        equal = eligible & (key == threshold)
+        rank = tl.cumsum(equal.to(tl.int32), 0)
+        chosen = forced | above | (equal & (rank <= wanted - tl.sum(above.to(tl.int32), 0)))
+    place = tl.cumsum(chosen.to(tl.int32), 0)
+    total = tl.max(place, 0)
+    place -= 1
     to = selected + (list_index.to(tl.int64) * MOST + place) * 4
     for field in tl.static_range(4):
         tl.store(to + field, tl.load(view_list + index * 4 + field, mask=chosen, other=0), mask=chosen)

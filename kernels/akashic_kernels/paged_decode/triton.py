@@ -1,4 +1,4 @@
-"""The Triton kernel of decode attention: split over views, merged by the program that arrives last."""
+"""The Triton kernel of decode attention for many views: tiles on tensor cores, split, merged by the last to arrive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triton.language.extra.cuda import gdc_wait
 from akashic_kernels.rope.triton import pair_of, turn_coefficients
 
 # Stands for minus infinity where a difference of two of them must not be NaN.
-_LOWEST = tl.constexpr(-1.0e30)
+LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def _dot_keys(keys, high, low, PRECISE: tl.constexpr):
 
 
 @triton.jit
-def _load_view(view_list, index, exists):
+def load_view(view_list, index, exists):
     """Give page, offset, length and base of a view, zeros if it doesn't exist."""
     at = view_list + index * 4
     return (
@@ -59,21 +59,17 @@ def _merge_splits(
 ):
     """Give the weighted sum [MERGE_ROWS, HEAD_BLOCK] of all splits and its log2 sum; partial results come from L2."""
     s = tl.arange(0, SPLITS_BLOCK)
-    lse = tl.load(
-        partial_lse + s[:, None] * GROUP + group[None, :],
-        mask=(s[:, None] < splits) & (group[None, :] < GROUP),
-        other=_LOWEST,
-        cache_modifier=".cg",
-    )
+    exists = (s[:, None] < splits) & (group[None, :] < GROUP)
+    lse = tl.load(partial_lse + s[:, None] * GROUP + group[None, :], mask=exists, other=LOWEST, cache_modifier=".cg")
     top = tl.max(lse, 0)
-    total = tl.sum(tl.exp2(lse - top[None, :]), 0)
+    total = tl.sum(tl.where(exists, tl.exp2(lse - top[None, :]), 0.0), 0)
     chunk = tl.arange(0, CHUNK)
     acc = tl.zeros([CHUNK, MERGE_ROWS, HEAD_BLOCK], tl.float32)
-    for first in tl.static_range(0, SPLITS_BLOCK, CHUNK):
+    for first in range(0, splits, CHUNK):
         at = first + chunk
         row_ok = (at[:, None] < splits) & (group[None, :] < GROUP)
         place = at[:, None] * GROUP + group[None, :]
-        weight = tl.load(partial_lse + place, mask=row_ok, other=_LOWEST, cache_modifier=".cg")
+        weight = tl.load(partial_lse + place, mask=row_ok, other=LOWEST, cache_modifier=".cg")
         weight = tl.where(row_ok, tl.exp2(weight - top[None, :]), 0.0)
         part = tl.load(
             partial + place[:, :, None] * HEAD_DIM + d[None, None, :],
@@ -82,8 +78,74 @@ def _merge_splits(
             cache_modifier=".cg",
         )
         acc += part * weight[:, :, None]
-    # A row that sees nothing has every split at _LOWEST, so weights of one and parts of zero.
-    return tl.sum(acc, 0) / total[:, None], tl.where(top > _LOWEST, top + tl.log2(total), _LOWEST)
+    # A row that sees nothing has every split at LOWEST, so weights of one and parts of zero.
+    total = tl.where(group < GROUP, total, 1.0)
+    return tl.sum(acc, 0) / total[:, None], tl.where(top > LOWEST, top + tl.log2(total), LOWEST)
+
+
+@triton.jit
+def finish(
+    acc,
+    top,
+    total,
+    out,
+    out_lse,
+    partial,
+    partial_lse,
+    arrived,
+    splits,
+    split,
+    list_index,
+    GROUP: tl.constexpr,
+    MERGE_ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr,
+    SPLITS_BLOCK: tl.constexpr,
+    MERGE_CHUNK: tl.constexpr,
+):
+    """Write a split's sums `acc` [rows, HEAD_BLOCK], `top` and `total` [rows]; the last to arrive merges all splits."""
+    g = tl.arange(0, acc.shape[0])
+    d = tl.arange(0, HEAD_BLOCK)
+    ok = (g[:, None] < GROUP) & (d[None, :] < HEAD_DIM)
+    seen = total > 0
+    acc = acc / tl.where(seen, total, 1.0)[:, None]
+    lse = tl.where(seen, top + tl.log2(tl.where(seen, total, 1.0)), LOWEST)
+    out_row = list_index.to(tl.int64) * GROUP
+    if SPLITS_BLOCK == 1:
+        tl.store(out + (out_row + g[:, None]) * HEAD_DIM + d[None, :], acc.to(out.dtype.element_ty), mask=ok)
+        natural = tl.where(lse > LOWEST, lse * 0.6931471805599453, -float("inf"))
+        tl.store(out_lse + out_row + g, natural, mask=g < GROUP)
+    else:
+        first_row = list_index.to(tl.int64) * splits * GROUP
+        split_row = first_row + split * GROUP
+        tl.store(partial + (split_row + g[:, None]) * HEAD_DIM + d[None, :], acc, mask=ok)
+        tl.store(partial_lse + split_row + g, lse, mask=g < GROUP)
+        # All threads' stores come before the arrival, and the arrival of all others before the reads of the last.
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived + list_index, 1, sem="acq_rel", scope="gpu")
+        if before == splits - 1:
+            tl.debug_barrier()
+            rows = tl.arange(0, MERGE_ROWS)
+            merged, merged_lse = _merge_splits(
+                partial + first_row * HEAD_DIM,
+                partial_lse + first_row,
+                splits,
+                rows,
+                d,
+                GROUP,
+                HEAD_DIM,
+                HEAD_BLOCK,
+                MERGE_ROWS,
+                SPLITS_BLOCK,
+                MERGE_CHUNK,
+            )
+            row_ok = (rows[:, None] < GROUP) & (d[None, :] < HEAD_DIM)
+            to = out + (out_row + rows[:, None]) * HEAD_DIM + d[None, :]
+            tl.store(to, merged.to(out.dtype.element_ty), mask=row_ok)
+            natural = tl.where(merged_lse > LOWEST, merged_lse * 0.6931471805599453, -float("inf"))
+            tl.store(out_lse + out_row + rows, natural, mask=rows < GROUP)
+            # Ready for the next launch, and for a replay of a graph.
+            tl.store(arrived + list_index, 0)
 
 
 @triton.jit(do_not_specialize=["splits", "views_per_list"])
@@ -160,7 +222,7 @@ def paged_decode_kernel(
         room = count
         view_list = views + first_view.to(tl.int64) * 4
 
-    top = tl.full([GROUP_BLOCK], _LOWEST, tl.float32)
+    top = tl.full([GROUP_BLOCK], LOWEST, tl.float32)
     # Summed over the tile's slots at the end only: a sum across warps in each step would cost a barrier.
     totals = tl.zeros([TILE, GROUP_BLOCK], tl.float32)
     acc = tl.zeros([GROUP_BLOCK, HEAD_BLOCK], tl.float32)
@@ -170,12 +232,12 @@ def paged_decode_kernel(
     first, last = units * split // splits, units * (split + 1) // splits
     # A view is read and the query turned for it one step ahead: no tile's address or product waits for a load or an
     # angle of its own step.
-    page, offset, length, base = _load_view(view_list, first // TILES, first < last)
+    page, offset, length, base = load_view(view_list, first // TILES, first < last)
     TYPE: tl.constexpr = query.dtype.element_ty
     high, low = _turn(q_own, q_pair, position - base, step, second, turned_dim, attention_scale, PRECISE, TYPE)
     last = tl.minimum(last, count * TILES)
     for i in tl.range(first, last, num_stages=STAGES):
-        next_view = _load_view(view_list, (i + 1) // TILES, i + 1 < last)
+        next_view = load_view(view_list, (i + 1) // TILES, i + 1 < last)
         first_slot = (i % TILES) * TILE
         slot = first_slot + in_tile
         visible = (slot >= offset) & (slot < offset + length)
@@ -208,41 +270,22 @@ def paged_decode_kernel(
         page, offset, length, base = next_view
         high, low = _turn(q_own, q_pair, position - base, step, second, turned_dim, attention_scale, PRECISE, TYPE)
 
-    total = tl.sum(totals, 0)
-    seen = total > 0
-    acc = tl.trans(acc / tl.where(seen, total, 1.0)[:, None])
-    lse = tl.where(seen, top + tl.log2(tl.where(seen, total, 1.0)), _LOWEST)
-    out_row = list_index.to(tl.int64) * GROUP
-    if SPLITS_BLOCK == 1:
-        tl.store(out + (out_row + g[None, :]) * HEAD_DIM + d[:, None], acc.to(out.dtype.element_ty), mask=q_ok)
-        natural = tl.where(lse > _LOWEST, lse * 0.6931471805599453, -float("inf"))
-        tl.store(out_lse + out_row + g, natural, mask=g < GROUP)
-    else:
-        split_row = (list_index.to(tl.int64) * splits + split) * GROUP
-        tl.store(partial + (split_row + g[None, :]) * HEAD_DIM + d[:, None], acc, mask=q_ok)
-        tl.store(partial_lse + split_row + g, lse, mask=g < GROUP)
-        # All threads' stores come before the arrival, and the arrival of all others before the reads of the last.
-        tl.debug_barrier()
-        before = tl.atomic_add(arrived + list_index, 1, sem="acq_rel", scope="gpu")
-        if before == splits - 1:
-            tl.debug_barrier()
-            rows = tl.arange(0, MERGE_ROWS)
-            merged, merged_lse = _merge_splits(
-                partial + list_index.to(tl.int64) * splits * GROUP * HEAD_DIM,
-                partial_lse + list_index.to(tl.int64) * splits * GROUP,
-                splits,
-                rows,
-                d,
-                GROUP,
-                HEAD_DIM,
-                HEAD_BLOCK,
-                MERGE_ROWS,
-                SPLITS_BLOCK,
-                MERGE_CHUNK,
-            )
-            ok = (rows[:, None] < GROUP) & inside[None, :]
-            tl.store(out + (out_row + rows[:, None]) * HEAD_DIM + d[None, :], merged.to(out.dtype.element_ty), mask=ok)
-            natural = tl.where(merged_lse > _LOWEST, merged_lse * 0.6931471805599453, -float("inf"))
-            tl.store(out_lse + out_row + rows, natural, mask=rows < GROUP)
-            # Ready for the next launch, and for a replay of a graph.
-            tl.store(arrived + list_index, 0)
+    finish(
+        acc,
+        top,
+        tl.sum(totals, 0),
+        out,
+        out_lse,
+        partial,
+        partial_lse,
+        arrived,
+        splits,
+        split,
+        list_index,
+        GROUP,
+        MERGE_ROWS,
+        HEAD_DIM,
+        HEAD_BLOCK,
+        SPLITS_BLOCK,
+        MERGE_CHUNK,
+    )

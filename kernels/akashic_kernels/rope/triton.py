@@ -29,19 +29,19 @@ def phase_cos_sin(phase):
 def pair_of(dim, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Give for each head dimension its partner, its pair's index, and whether it is the pair's second half.
 
-    Dimensions from ROTARY on have themselves as partner and pair 0: their coefficients must be masked.
+    Those of dimensions from ROTARY on are without meaning, though inside a head's room; their coefficients are 1 and 0.
     """
     HALF: tl.constexpr = ROTARY // 2
-    turned = dim < ROTARY
     if INTERLEAVED:
         partner = dim ^ 1
-        index = dim >> 1
+        index = (dim >> 1) % HALF
         second = (dim & 1) == 1
     else:
+        # Remainders, not choices: the compiler then sees that neighbours have neighbours as partners.
         second = dim >= HALF
-        partner = tl.where(second, dim - HALF, dim + HALF)
-        index = tl.where(second, dim - HALF, dim)
-    return tl.where(turned, partner, dim), tl.where(turned, index, 0), second
+        partner = (dim + HALF) % ROTARY
+        index = dim % HALF
+    return partner, index, second
 
 
 @triton.jit
