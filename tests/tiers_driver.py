@@ -36,7 +36,9 @@ from akashic_daemon.types import Clock, RequestId, SequenceId
 from block_stores import FakeClock
 from watched_service import check_holdings
 
-_TIMED = ("schedule.loop", "schedule.tiering", "schedule.admission")
+_TIMED = (
+    "schedule.loop", "schedule.tiering", "schedule.admission", "tiers.exporter", "tiers.promotion", "tiers.mover",
+)  # fmt: skip
 BLOCK = 8
 """Tokens of a block here, so that short paths have many."""
 
@@ -58,15 +60,19 @@ class SteppedTime:
 
 
 @contextmanager
-def small_blocks(staging: int = 512) -> Iterator[None]:
-    """Let blocks be of 8 tokens, and staging have so many buffers: an inline mover can't wait for one."""
+def small_blocks(staging: int = 512, *, is_stepped: bool = True) -> Iterator[None]:
+    """Let blocks be of 8 tokens, and staging have so many buffers: an inline mover can't wait for one.
+
+    is_stepped: time passes as `SteppedTime` says. Everything that is computed is worth writing and reloading.
+    """
     daemon = "akashic_daemon"
     with ExitStack() as stack:
         for module in ("tiers.block", "tiers.exporter", "schedule.tiering", "schedule.loop"):
             stack.enter_context(mock.patch(f"{daemon}.{module}.BLOCK_TOKENS", BLOCK))
         clock = SteppedTime()
-        for module in ("tiers.exporter", "tiers.promotion", "tiers.mover", *_TIMED):
+        for module in _TIMED if is_stepped else ():
             stack.enter_context(mock.patch(f"{daemon}.{module}.time", clock))
+        stack.enter_context(mock.patch(f"{daemon}.tiers.exporter.Exporter._is_worth_disk", return_value=True))
         stack.enter_context(mock.patch(f"{daemon}.schedule.tiering._IDLE_SLICE_S", 0.001))
         stack.enter_context(mock.patch(f"{daemon}.schedule.tiering._OPEN_TOKENS", BLOCK))
         stack.enter_context(mock.patch(f"{daemon}.schedule.tiering._SLOT_TOKENS", 2))
@@ -88,6 +94,9 @@ class InlineMover(Mover):
                 self._ssd = self._open_ssd()
             except AkashicError as error:
                 self.problem = error
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        work()
 
     def run_pending(self, most: int | None = None) -> int:
         """Do what waits, the most urgent first, at most so much; return how much was done."""

@@ -22,7 +22,7 @@ from akashic_daemon.errors import EngineError
 from akashic_daemon.program.ranges import Ranges, intersect
 from akashic_daemon.tiers.block import Block, stretches
 from akashic_daemon.tiers.catalogue import Catalogue
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.staging import Buffer
 from akashic_daemon.types import BLOCK_TOKENS
 
@@ -150,6 +150,8 @@ class Exporter:
         until_s = time.monotonic() + limit_s
         while self._jobs and time.monotonic() < until_s:
             if not self._export_next():
+                if self._mover.waits_for_engine:
+                    return  # no buffer comes back as long as this thread waits
                 time.sleep(0.0005)
 
     def regroup(self, old: str, new: str | None) -> None:
@@ -194,9 +196,7 @@ class Exporter:
         if costs is not None:
             costs.observe_export(size_bytes, time.monotonic() - started_s)
         to_disk = self._is_worth_disk(block)
-        self._mover.submit(
-            Priority.STORE, lambda: self._mover.store(block, buffer, size_bytes, job.group, to_disk=to_disk)
-        )
+        self._mover.submit_store(lambda: self._mover.store(block, buffer, size_bytes, job.group, to_disk=to_disk))
         return True
 
     def _give_up(self, block: Block, buffer: Buffer, reason: str) -> None:

@@ -99,13 +99,16 @@ class Mover:
 
     def __init__(self, open_ssd: Callable[[], SsdTier] | None) -> None:
         self._open_ssd = open_ssd
-        self._jobs: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
+        self._jobs: queue.PriorityQueue[tuple[int, int, Callable[[], object] | None]] = queue.PriorityQueue()
+        self._stores: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name="akashic-mover", daemon=True)
         self._ssd: SsdTier | None = None
         self._to_write: deque[_Write] = deque()
         self._queued: set[Block] = set()
         self._is_writing = False
+        self.waits_for_engine = False
+        """Whether it can go on only when the engine thread imports what was read."""
         self.problem: AkashicError | None = None
         """Why there is no SSD tier although one was asked for."""
         self.moves = Moves()
@@ -121,9 +124,25 @@ class Mover:
         """Start the thread and open the SSD tier on it."""
         self._thread.start()
 
-    def submit(self, priority: Priority, work: Callable[[], None]) -> None:
+    def submit(self, priority: Priority, work: Callable[[], object]) -> None:
         """Do `work` on the mover's thread when nothing more urgent waits."""
         self._jobs.put((priority, next(self._numbers), work))
+
+    def submit_store(self, work: Callable[[], None]) -> None:
+        """Take an exported block, in order; also while a fetch waits for the engine thread, which may wait for this.
+
+        `work` may not touch the SSD tier: a read of it is open then.
+        """
+        self._stores.put(work)
+        self.submit(Priority.STORE, self._store_next)
+
+    def _store_next(self) -> bool:
+        try:
+            work = self._stores.get_nowait()
+        except queue.Empty:  # a fetch did it while it waited
+            return False
+        self._guarded(work)
+        return True
 
     def call(
         self, work: Callable[[], object], timeout_s: float | None = None, *, priority: Priority = Priority.CALL
@@ -185,7 +204,7 @@ class Mover:
         if self._ssd is not None:
             self._ssd.close()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], object]) -> None:
         """Do a job; a bug of ours in it must not end the thread, or every later session would be cold.
 
         The border of the thread, hence the broad except.
@@ -203,7 +222,14 @@ class Mover:
         self.catalogue, self.arena, self.costs = catalogue, arena, costs
         self.outgoing, self.incoming = outgoing, incoming
         if self._ssd is not None:
-            loaded = catalogue.load((s.key, s.label, s.size_bytes) for s in self._ssd.labels(catalogue.fingerprint))
+            try:
+                loaded = catalogue.load((s.key, s.label, s.size_bytes) for s in self._ssd.labels(catalogue.fingerprint))
+            except AkashicError as error:  # the model can be served all the same
+                self.problem = error
+                logger.error("going on without the SSD tier: %s", error)
+                self._ssd.close()
+                self._ssd = None
+                return
             if loaded.damaged or loaded.orphans:
                 logger.warning(
                     "%d stored blocks have damaged labels, %d lead on from blocks that are gone: they will not be used",
@@ -421,7 +447,7 @@ class Mover:
         def into(key: str, size_bytes: int) -> memoryview:
             nonlocal waited_s
             asked_s = time.monotonic()
-            buffer = _wait_for(incoming, sink) if size_bytes <= incoming.size_bytes else None
+            buffer = self._wait_for(incoming, sink) if size_bytes <= incoming.size_bytes else None
             waited_s += time.monotonic() - asked_s
             if buffer is None:
                 return memoryview(bytearray(size_bytes))  # nobody wants it any more
@@ -447,6 +473,23 @@ class Mover:
         if self.costs is not None and read_bytes:
             self.costs.observe_ssd_read(read_bytes, time.monotonic() - started_s - waited_s)
         self.follow_evictions()
+
+    def _wait_for(self, pool: Staging, sink: Sink) -> Buffer | None:
+        """Return a buffer as soon as the engine thread gives one back; None when the sink is closed.
+
+        What the engine thread exports is stored meanwhile: it may be waiting for just that.
+        """
+        try:
+            while not sink.closed:
+                buffer = pool.take()
+                if buffer is not None:
+                    return buffer
+                if not self._store_next():
+                    self.waits_for_engine = True
+                    time.sleep(0.0005)
+            return None
+        finally:
+            self.waits_for_engine = False
 
     def prefetch(self, blocks: Iterable[Block]) -> None:
         """Read blocks from disk into the RAM tier as far as it has room."""
@@ -480,16 +523,6 @@ class Mover:
 def _join(block: Block, group: str) -> None:
     if group not in block.groups:
         block.groups += (group,)
-
-
-def _wait_for(pool: Staging, sink: Sink) -> Buffer | None:
-    """Return a buffer as soon as the engine thread gives one back; None when the sink is closed."""
-    while not sink.closed:
-        buffer = pool.take()
-        if buffer is not None:
-            return buffer
-        time.sleep(0.0005)
-    return None
 
 
 def _lower_priority() -> None:
