@@ -136,6 +136,11 @@ class CacheSection(_Section):
         description="Regular expression of how lines of system messages begin that change with each request; they are left out, and a note says so.",
     )
 
+    tool_order: Literal["as_sent", "canonical"] = Field(
+        "as_sent",
+        description="Order of tools and of their properties in the prompt: as the request has it, or by name (for clients that shuffle them).",
+    )
+
     @field_validator("volatile_text", "volatile_lines")
     @classmethod
     def _is_a_pattern(cls, value: str) -> str:

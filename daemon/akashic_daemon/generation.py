@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import time
 from array import array
@@ -16,6 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from akashic_daemon.answer_plan import AnswerPlan, plan_answer
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
 from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, trace_of
@@ -35,6 +37,7 @@ from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.store.programs import SessionProgram
+from akashic_daemon.toolcalls.definitions import canonical
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, runs_of
 from akashic_daemon.trajectory.message import Message, Role
@@ -55,6 +58,7 @@ class _Turn:
     before: Before | None
     window_moved: bool
     notes: tuple[str, ...]
+    answer: AnswerPlan
     policy: str | None = None
 
 
@@ -111,12 +115,21 @@ class Generation:
         try:
             if request.messages is None:
                 return len(_as_text(engine, request.text or ""))
+            request = await self._as_said(request)
+            assert request.messages is not None
             prompt = await asyncio.to_thread(
                 self._host.builder.build, request.messages, tools=request.tools, recall=self._book.recall
             )
             return len(prompt.tokens)
         finally:
             await self._host.release()
+
+    async def _as_said(self, request: GenerationInput) -> GenerationInput:
+        """Return a request whose tools and earlier calls are written as they are to be rendered."""
+        assert request.messages is not None
+        messages = await self._book.as_said(request.messages)
+        by_name = self._config.cache.tool_order == "canonical"
+        return replace(request, messages=messages, tools=canonical(request.tools, by_name=by_name))
 
     # -- planning ----------------------------------------------------------------------------------------------
 
@@ -128,6 +141,9 @@ class Generation:
         if not request.messages:
             raise BadRequest("messages is empty", hint="send at least one message")
         await self._keeper.ready()
+        request = await self._as_said(request)
+        assert request.messages is not None
+        answer = await asyncio.to_thread(plan_answer, engine, self._host.builder, request)
         session = request.session or await self._book.find(request.messages)
         await self._book.load_sampled(request.messages)
         program = await self._sessions.program(session)
@@ -156,8 +172,8 @@ class Generation:
         note = ("the tools came in another order; the earlier one was kept",) if reordered and tools else ()
         self._book.remember_places(session, asked.ops, messages)
         policy = str(asked.policy) if asked.policy is not None and asked.policy.rules else None
-        request, notes = replace(request, session=session), (*request.notes, *asked.notes, *note)
-        return _Turn(request, session, planned, prompt, before, moved, notes, policy)
+        request, notes = replace(request, session=session), (*request.notes, *asked.notes, *note, *answer.notes)
+        return _Turn(request, session, planned, prompt, before, moved, notes, answer, policy)
 
     def _drops_edits(self, request: GenerationInput, program: SessionProgram | None) -> bool:
         own = program.edit_reuse if program is not None else None
@@ -276,9 +292,12 @@ class Generation:
         known = _known(engine.model, turn, job) if job.started else None
         if known is not None:
             self.traces.remember(known)
-        answer = Message(Role.ASSISTANT, finished.text, event_time_s=time.time()) if finished.text else None
+        answer, calls = None, finished.tool_calls
+        if finished.text or calls:
+            answer = Message(Role.ASSISTANT, finished.text, tool_calls=calls, event_time_s=time.time())
         sampled = [t for t in job.generated if not engine.is_end(t)]
-        exact = b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
+        # Ids of calls are looked at when they are used: which text they are, the wrapper says.
+        exact = bool(calls) or b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
         await self._book.record(session, messages, answer, sampled if exact else [], origin="api")
         if known is not None:
             await self._sessions.add_explanation(session, _explanation(turn, job, finished))
@@ -313,7 +332,7 @@ class Generation:
             routes=planned.routes,
             prompt_tokens=prompt_tokens,
             window_tokens=window,
-            params=request.sampling,
+            params=turn.answer.sampling,
             budget_tokens=request.max_tokens or window,
             stop=request.stop,
             emit=emit,
@@ -328,6 +347,9 @@ class Generation:
             ),
             created_s=time.monotonic(),
             model=engine.model.name,
+            form=turn.answer.form,
+            marks=turn.answer.marks,
+            holds_grammar=turn.answer.holds_grammar,
         )
         return job, events
 
@@ -353,18 +375,25 @@ def _text_turn(engine: Engine, request: GenerationInput) -> _Turn:
             n_ctx=window,
         )
     route = Route.of("plain", Path(tokens), array("i", [0] * len(tokens)))
-    return _Turn(request, request.session, Planned((route,), ()), None, None, False, ())
+    planned, answer = Planned((route,), ()), AnswerPlan(request.sampling)
+    return _Turn(request, request.session, planned, None, None, False, (), answer)
 
 
 def _tools_as_before(
     request: GenerationInput, known: Known | None, keep_order: bool
 ) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """Return the tools, in the order of the session's last prompt if they are the same ones and edits may be kept."""
-    if known is None or known.tools == request.tools or len(known.tools) != len(request.tools):
+    if known is None or len(known.tools) != len(request.tools):
         return request.tools, False
+    if _as_json(known.tools) == _as_json(request.tools):
+        return known.tools, False  # equal, though their keys may stand in another order
     if sorted(map(repr, known.tools)) != sorted(map(repr, request.tools)):
         return request.tools, False
     return (known.tools if keep_order else request.tools), True
+
+
+def _as_json(tools: tuple[Mapping[str, Any], ...]) -> str:
+    return json.dumps(tools, sort_keys=True)
 
 
 def _session_of(planned: Planned) -> str | None:

@@ -19,11 +19,13 @@ from akashic_daemon.program.wire import to_stored
 from akashic_daemon.store.book import KEPT_ENDS, BookStore, Places, Unwritten
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
-from akashic_daemon.traces import Known
-from akashic_daemon.trajectory.message import Message, chain_all
+from akashic_daemon.traces import Known, same_call
+from akashic_daemon.trajectory.message import Message, ToolCall, chain_all
 from akashic_daemon.types import ChainDigest
 
 _REMEMBERED = KEPT_ENDS
+_MOST_ALIKE = 8
+"""Calls that are remembered under one id; some clients number theirs anew in each conversation."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -43,6 +45,8 @@ class SessionBook:
         self._handing_over = threading.Lock()
         self._sampled: OrderedDict[tuple[ChainDigest | None, str], Sequence[int] | None] = OrderedDict()
         self._sampled_text: OrderedDict[str, Sequence[int]] = OrderedDict()
+        self._calls: OrderedDict[str, tuple[ToolCall, ...]] = OrderedDict()
+        """Calls as they were said first, by id; none for an id that isn't stored."""
 
     async def load(self) -> None:
         """Read what an earlier run kept. Raises StoreError."""
@@ -105,6 +109,30 @@ class SessionBook:
             self._changed.add(new)
             self._write_later(new)
 
+    def places_of(self, session: str) -> Places:
+        """Return where a session's operations without a place took effect."""
+        return {name: list(at) for name, at in self._places.get(session, {}).items()}
+
+    def adopt(
+        self,
+        session: str,
+        messages: Sequence[Message],
+        places: Places,
+        sampled: Sequence[tuple[ChainDigest | None, str, Sequence[int]]],
+    ) -> None:
+        """Know of a session from another home what is remembered of one whose last request was answered here.
+
+        sampled: (parent, said text, ids) of its answers, stored already.
+        """
+        if places:
+            _remember(self._places, session, places)
+            self._changed.add(session)
+            self._write_later(session)
+        self._keep_calls(messages)
+        for parent, text, ids in sampled:
+            _remember(self._sampled, (parent, text), ids)
+            _remember(self._sampled_text, text, ids)
+
     def keep_trace(self, known: Known, parts: Mapping[str, str]) -> None:
         """Let a session's trace, and what else is to be kept of it, be written when nobody waits."""
         assert known.session is not None
@@ -133,12 +161,36 @@ class SessionBook:
         self._kept.write(session, unwritten)
         return True
 
+    async def as_said(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return the messages with the arguments of known calls in the bytes in which they were sampled, or sent first.
+
+        Clients parse arguments and write them anew; to the model, and to the cache, other bytes are another text.
+        """
+        ids = [c.id for m in messages for c in m.tool_calls if c.id]
+        unknown = [i for i in dict.fromkeys(ids) if i not in self._calls]
+        if unknown:
+            for call_id, calls in (await self._thread.run(lambda: self._store.recall_calls(unknown))).items():
+                _remember(self._calls, call_id, calls)
+        return tuple(
+            replace(m, tool_calls=tuple(map(self._said_first, m.tool_calls))) if m.tool_calls else m for m in messages
+        )
+
+    def _said_first(self, call: ToolCall) -> ToolCall:
+        known = self._calls.get(call.id, ())
+        return next((k for k in known if k == call or same_call(k, call)), call)
+
+    def _keep_calls(self, messages: Sequence[Message]) -> None:
+        for call in (c for m in messages for c in m.tool_calls if c.id):
+            known = self._calls.get(call.id, ())
+            if call not in known:
+                _remember(self._calls, call.id, (*known, call)[:_MOST_ALIKE])
+
     async def load_sampled(self, messages: Sequence[Message]) -> None:
         """Fetch the sampled tokens of assistant messages, so that `recall` answers without waiting."""
         wanted = [
-            (parent, m.content)
+            (parent, m.said)
             for parent, m in zip([None, *chain_all(messages)], messages, strict=False)
-            if m.role == "assistant" and m.content and (parent, m.content) not in self._sampled
+            if m.role == "assistant" and m.said and (parent, m.said) not in self._sampled
         ]
         if wanted:
             found = await self._thread.run(lambda: [self._store.recall_sampled(p, t) for p, t in wanted])
@@ -157,7 +209,7 @@ class SessionBook:
                     _remember(self._sampled_text, text, ids)
 
     def recall(self, parent: ChainDigest | None, text: str) -> Sequence[int] | None:
-        """Return the ids an assistant message was sampled as; None when it wasn't sampled here.
+        """Return the ids an assistant message that says `text` was sampled as; None when it wasn't sampled here.
 
         The same text after another history (an edited one) was sampled as the same ids: they spell it as well.
         """
@@ -174,17 +226,18 @@ class SessionBook:
         def work() -> None:
             self._store.ensure(session, origin=origin)
             self._store.set_history(session, [*messages, *([answer] if answer is not None else [])])
-            if answer is not None and answer.content:
-                self._store.remember_sampled(parent, answer.content, list(sampled))
+            if answer is not None and answer.said:
+                self._store.remember_sampled(parent, answer.said, list(sampled))
 
         await self._thread.run(work)
         if parent is not None:
             _remember(self._session_at, parent, session)
             self._write_later(session, end=parent)
-        if answer is not None and answer.content:
-            _remember(self._sampled, (parent, answer.content), list(sampled) or None)
+        self._keep_calls([*messages, *([answer] if answer is not None else [])])
+        if answer is not None and answer.said:
+            _remember(self._sampled, (parent, answer.said), list(sampled) or None)
             if sampled:
-                _remember(self._sampled_text, answer.content, list(sampled))
+                _remember(self._sampled_text, answer.said, list(sampled))
 
     def forget(self, session: str) -> None:
         """Drop what is remembered of a removed session, sampled text included."""
@@ -195,6 +248,7 @@ class SessionBook:
             del self._session_at[chain]
         self._sampled.clear()
         self._sampled_text.clear()
+        self._calls.clear()
 
 
 def _name(op: MessageOp) -> str:

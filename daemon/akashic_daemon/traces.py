@@ -19,7 +19,7 @@ from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.align import Entry, SameMeaning, Trace, entries_of
 from akashic_daemon.program.path import Drop, Path
 from akashic_daemon.program.ranges import normal
-from akashic_daemon.trajectory.message import Message
+from akashic_daemon.trajectory.message import Message, ToolCall
 
 KEPT_KINDS = frozenset({"volatile_text", "arguments_reserialised", "tokenized_otherwise"})
 """Edits that keep the older text of a message, because it counts as the same."""
@@ -176,6 +176,11 @@ class Meaning:
         return "volatile_text" if steady else None
 
 
+def same_call(a: ToolCall, b: ToolCall) -> bool:
+    """Tell if two calls are the same, their arguments perhaps written otherwise."""
+    return _meaning(a) == _meaning(b)
+
+
 def same_words(a: Message, b: Message) -> bool:
     """Tell if two messages say the same; times and provenance don't count."""
     return a is b or (
@@ -188,11 +193,14 @@ def same_words(a: Message, b: Message) -> bool:
     )
 
 
-def _calls(message: Message) -> list[Any]:
-    out: list[Any] = []
-    for call in message.tool_calls:
-        try:
-            out.append((call.id, call.name, json.loads(call.arguments)))
-        except ValueError:
-            out.append((call.id, call.name, call.arguments))
-    return out
+def _calls(message: Message) -> list[tuple[str, str, str]]:
+    return [_meaning(call) for call in message.tool_calls]
+
+
+def _meaning(call: ToolCall) -> tuple[str, str, str]:
+    """Return what a call says; 1, 1.0 and true are different there, though they are equal in Python."""
+    try:
+        arguments = json.dumps(json.loads(call.arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    return call.id, call.name, arguments

@@ -125,6 +125,12 @@ def test_tool_calls_stand_as_text_with_a_note_when_the_template_has_none() -> No
     assert any("tool" in note for note in rendered.notes)
 
 
-def test_tools_without_a_place_in_the_template_are_noted() -> None:
-    rendered = template(CHATML).segments(chat("x"), tools=[{"type": "function"}])
-    assert any("left out" in note for note in rendered.notes)
+def test_tools_without_a_place_in_the_template_stand_in_the_system_message_and_are_noted() -> None:
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+    rendered = template(CHATML).segments(chat("x"), tools=[tool])
+    assert any("system message" in note for note in rendered.notes)
+    assert rendered.text.startswith("<|im_start|>system\n# Tools\n")
+    assert '{"name": "ls", "parameters": {"type": "object"}}' in rendered.text
+    assert [list(s.messages) for s in rendered.segments] == [[0], []]
+    own = template(CHATML).segments([Message(Role.SYSTEM, "Be kind."), *chat("x")], tools=[tool])
+    assert own.text.startswith("<|im_start|>system\nBe kind.\n\n# Tools\n")

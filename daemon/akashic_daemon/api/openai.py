@@ -10,11 +10,13 @@ from starlette.routing import Route
 
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response, wire_error
+from akashic_daemon.api.ending import collect
 from akashic_daemon.api.fields import extension_fields, ignored_header, without_nulls
-from akashic_daemon.api.openai_answer import chunks, collect, whole
+from akashic_daemon.api.openai_answer import chunks, whole
+from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.stream import EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.errors import BadRequest, NotFound, Unsupported
+from akashic_daemon.errors import NotFound, Unsupported
 from akashic_daemon.protocol.openai import ChatCompletionRequest, CompletionRequest
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
@@ -60,10 +62,15 @@ async def get_model(request: Request) -> Response:
 async def chat_completions(request: Request) -> Response:
     """Answer a chat request."""
     body = parse(ChatCompletionRequest, without_nulls(await read_json(request)))
-    tools, ignored = _function_tools(body.tools or [])
+    tools, ignored = function_tools(body.tools or [])
+    schema, strict = schema_of(body.response_format)
     generation = GenerationInput(
         messages=tuple(messages_from_openai(body.messages)),
         tools=tools,
+        tool_choice=choice_of(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        json_schema=schema,
+        strict_schema=strict,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         **_shared(body),
     )
@@ -80,23 +87,6 @@ async def completions(request: Request) -> Response:
         text=prompts[0], max_tokens=body.max_tokens or _DEFAULT_COMPLETION_TOKENS, **_shared(body)
     )
     return await _answer(request, body, generation, [], chat=False)
-
-
-def _function_tools(tools: list[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], list[str]]:
-    """Return the tools that a template can show, and names of those of kinds that only hosted services have."""
-    functions: list[dict[str, Any]] = []
-    ignored: list[str] = []
-    for index, tool in enumerate(tools):
-        kind = tool.get("type", "function")
-        if kind != "function":
-            ignored.append(f"tools[{index}] ({kind})")
-            continue
-        function = tool.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            where = f"tools[{index}].function"
-            raise BadRequest(f"field {where!r} is no object with a name", hint="name the function", param=where)
-        functions.append(tool)
-    return tuple(functions), ignored
 
 
 def _shared(body: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 from akashic_daemon.api.border import dump
-from akashic_daemon.errors import AkashicError, Cancelled
-from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta
+from akashic_daemon.api.ending import akashic_block, check_complete
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ToolCallDelta
 from akashic_daemon.service import Service
-
-logger = logging.getLogger("akashic.openai")
-
-
-async def collect(service: Service, generation: GenerationInput) -> tuple[Started, Finished]:
-    """Run a request to its end; cancelling this cancels the request."""
-    started: Started | None = None
-    async with aclosing(service.generate(generation)) as events:
-        async for event in events:
-            if isinstance(event, Started):
-                started = event
-            elif isinstance(event, Finished):
-                assert started is not None, "Started is always the first event"
-                _check_complete(started, event)
-                return started, event
-    raise AkashicError("answering: the request ended without a result", hint="see `akashic daemon logs`")
 
 
 def whole(started: Started, finished: Finished, *, chat: bool) -> dict[str, Any]:
     """Return the answer of a request that doesn't stream."""
     choice: dict[str, Any] = {"index": 0, "finish_reason": finished.finish_reason, "logprobs": None}
-    choice |= {"message": {"role": "assistant", "content": finished.text}} if chat else {"text": finished.text}
+    choice |= {"message": _message(finished)} if chat else {"text": finished.text}
     head = _head(started, chat=chat, chunk=False)
-    return {**head, "choices": [choice], "usage": _usage(finished), "akashic": _block(finished)}
+    return {**head, "choices": [choice], "usage": _usage(finished), "akashic": akashic_block(finished)}
 
 
 async def chunks(
@@ -51,6 +34,9 @@ async def chunks(
         async for event in events:
             if isinstance(event, TextDelta):
                 yield before + dump(event.text) + after
+            elif isinstance(event, ToolCallDelta):
+                choice = {"index": 0, "delta": {"tool_calls": [_call_delta(event)]}, "finish_reason": None}
+                yield head + dump(choice) + b"]}\n\n"
             elif isinstance(event, Started):
                 started = event
                 head = b"data: " + dump(_head(event, chat=chat, chunk=True))[:-1] + b',"choices":['
@@ -61,36 +47,36 @@ async def chunks(
                     yield head + dump(role) + b"]}\n\n"
             elif isinstance(event, Finished):
                 assert started is not None, "Started is always the first event"
-                _check_complete(started, event)
+                check_complete(started, event)
                 yield _last_chunks(head, event, chat=chat, with_usage=with_usage)
+
+
+def _message(finished: Finished) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": finished.text}
+    if finished.tool_calls:
+        message["content"] = finished.text or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in finished.tool_calls
+        ]
+    return message
+
+
+def _call_delta(event: ToolCallDelta) -> dict[str, Any]:
+    function: dict[str, Any] = {"arguments": event.arguments}
+    if event.name is None:
+        return {"index": event.index, "function": function}
+    return {"index": event.index, "id": event.id, "type": "function", "function": {"name": event.name, **function}}
 
 
 def _last_chunks(head: bytes, finished: Finished, *, chat: bool, with_usage: bool) -> bytes:
     empty: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
     choice = dump({"index": 0, **empty, "finish_reason": finished.finish_reason})
-    block = b'],"akashic":' + dump(_block(finished))
+    block = b'],"akashic":' + dump(akashic_block(finished))
     out = head + choice + block + b"}\n\n"
     if with_usage:
         out += head + block + b',"usage":' + dump(_usage(finished)) + b"}\n\n"
     return out + b"data: [DONE]\n\n"
-
-
-def _check_complete(started: Started, finished: Finished) -> None:
-    """Log the end by numbers; raise Cancelled for an answer that was cut off while its client waited."""
-    logger.info(
-        "request %s ended (%s): prompt %d tokens, %d of them reused; answer %d tokens; %.3f s",
-        started.request,
-        finished.finish_reason,
-        finished.prompt_tokens,
-        finished.reuse.reused_tokens,
-        finished.completion_tokens,
-        finished.timing.total_s,
-    )
-    if finished.finish_reason == "cancelled":
-        raise Cancelled(
-            f"answering request {started.request}: it was cut off after {finished.completion_tokens} tokens",
-            hint="the daemon is stopping; send it again",
-        )
 
 
 def _usage(finished: Finished) -> dict[str, Any]:
@@ -102,10 +88,6 @@ def _usage(finished: Finished) -> dict[str, Any]:
         "drop_skipped_tokens": finished.reuse.drop_skipped_tokens,
         "repos_tokens": finished.reuse.reposed_tokens,
     }
-
-
-def _block(finished: Finished) -> dict[str, Any]:
-    return {**finished.reuse.model_dump(), "timing": finished.timing.model_dump()}
 
 
 def _head(started: Started, *, chat: bool, chunk: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from akashic_daemon.toolcalls.trigger import Trigger
 from akashic_daemon.types import SequenceId
 
 IntArray = npt.NDArray[np.int32]
@@ -33,6 +34,7 @@ class Capabilities:
     """What an engine can do with the loaded model. `why_not` maps a missing capability's name to its reason.
 
     hole_s: seconds that one idle cell below the highest used one costs each step; 0 where holes cost nothing.
+    grammar: whether its samplers hold an answer to a grammar.
     """
 
     max_sequences: int
@@ -45,6 +47,7 @@ class Capabilities:
     sparse_attention: bool = False
     kv_types: tuple[str, ...] = ("f16",)
     hole_s: float = 0.0
+    grammar: bool = False
     why_not: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,7 +80,11 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. Neutral values switch a step off; temperature 0 is greedy."""
+    """How the next token is chosen. Neutral values switch a step off; temperature 0 is greedy.
+
+    grammar: GBNF whose start rule is `root`. triggers: it holds from where one of these is said on, that text included;
+    without any, from the start.
+    """
 
     temperature: float = 0.8
     top_k: int = 40
@@ -90,6 +97,7 @@ class SamplingParams:
     penalty_last_tokens: int = 64
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: str | None = None
+    triggers: tuple[Trigger, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,14 +38,15 @@ _CHATML = (
 
 
 class FakeSampler:
-    """Takes the engine's hash as the next token; every `end_every`-th value ends the turn."""
+    """Takes the engine's hash as the next token; every `end_every`-th value ends the turn. A script is said instead."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeEngine, script: str | None = None) -> None:
         self._engine = engine
+        self._script = None if script is None else iter([*engine.tokenize(script, special=True), END])
 
     def sample(self, item: int) -> int:
-        """Return the token that the visible cells determine."""
-        return self._engine.next_token(item)
+        """Return the token that the visible cells determine, or the script's next."""
+        return self._engine.next_token(item) if self._script is None else next(self._script)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Do nothing: there are no penalties."""
@@ -65,21 +66,33 @@ class FakeEngine:
         window_tokens: int = 1024,
         end_every: int = 29,
         fingerprint: str = "fake",
+        template: str = _CHATML,
+        grammar: bool = True,
     ) -> None:
         self.cells: list[dict[int, _Cell]] = [{} for _ in range(max_sequences)]
         self.computed: list[int] = []
         """Token counts of each decode, for assertions."""
         self.fail_next = 0
+        self.scripts: list[str] = []
+        """What the next answers say, one each; then it goes on by itself."""
+        self.sampled_with: list[SamplingParams] = []
+        """What samplers were asked for, for assertions."""
         self._kv_cells = kv_cells
         self._window = window_tokens
         self._end_every = end_every
         self._fingerprint = fingerprint
+        self._template = template
+        self._grammar = grammar
+        """Whether it says that it holds answers to a grammar; what a script says is the test's affair."""
         self._last: list[int] = []
 
     @property
     def capabilities(self) -> Capabilities:
         """Everything but what needs a real model."""
-        return Capabilities(len(self.cells), self._kv_cells, drop=True, repos=True, tail_gap=True, range_export=True)
+        cells = self._kv_cells
+        return Capabilities(
+            len(self.cells), cells, drop=True, repos=True, tail_gap=True, range_export=True, grammar=self._grammar
+        )
 
     @property
     def model(self) -> ModelInfo:
@@ -87,7 +100,7 @@ class FakeEngine:
         return ModelInfo(
             name="fake", path="", description="fake", architecture="fake", parameters_count=0, size_bytes=0,
             kv_bytes_per_token=1, kv_bytes=self._kv_cells, vocabulary_size=258, trained_window_tokens=self._window,
-            window_tokens=self._window, chat_template=_CHATML, bos="", eos="<|im_end|>", add_bos=False, fingerprint=self._fingerprint,
+            window_tokens=self._window, chat_template=self._template, bos="", eos="<|im_end|>", add_bos=False, fingerprint=self._fingerprint,
         )  # fmt: skip
 
     @property
@@ -153,8 +166,9 @@ class FakeEngine:
         return END if value % self._end_every == 0 else 97 + value % 26
 
     def sampler(self, params: SamplingParams) -> FakeSampler:
-        """Return the deterministic sampler."""
-        return FakeSampler(self)
+        """Return the deterministic sampler, or one that says the next script."""
+        self.sampled_with.append(params)
+        return FakeSampler(self, self.scripts.pop(0) if self.scripts else None)
 
     def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
         """Share cells."""

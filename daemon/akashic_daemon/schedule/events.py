@@ -21,7 +21,8 @@ class GenerationInput:
     max_tokens: None means to the end of the window. session: None lets the daemon find or make one.
     expect_s: the session's next request is expected so many seconds after this one ends.
     continue_final: the last message is an unfinished assistant message to go on with. tool_choice: "auto", "none",
-    "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it.
+    "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it;
+    strict_schema: refuse one that a grammar can't hold it to.
     notes: what was done to it on the way here, for people.
     """
 
@@ -44,6 +45,7 @@ class GenerationInput:
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: Mapping[str, Any] | None = None
+    strict_schema: bool = False
     notes: tuple[str, ...] = ()
 
 

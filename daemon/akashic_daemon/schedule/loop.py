@@ -435,10 +435,10 @@ class StepLoop:
         if engine.is_end(token):
             self._finish(request, "stop")
             return
-        text = request.assembler.push(engine.token_bytes(token))
-        if text or first:
-            request.emit(TextDelta(text, len(request.generated)))
-        if request.assembler.stop_string is not None:
+        said = request.answer.push(token, engine.token_bytes(token), len(request.generated))
+        for event in said or ([TextDelta("", 1)] if first else []):
+            request.emit(event)
+        if request.answer.is_over:
             self._finish(request, "stop")
         elif len(request.generated) >= request.budget_tokens:
             self._finish(request, "length")
@@ -465,9 +465,8 @@ class StepLoop:
             self._admission.waiting.remove(request)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
-        tail = request.assembler.finish()
-        if tail:
-            request.emit(TextDelta(tail, len(request.generated)))
+        for event in request.answer.finish(len(request.generated)):
+            request.emit(event)
         self._release(request)
         request.emit(request.end(reason, time.monotonic()))
 

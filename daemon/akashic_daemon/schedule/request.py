@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,11 +11,12 @@ from akashic_daemon.engine.base import Sampler, SamplingParams
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.program.route import Route
 from akashic_daemon.protocol.native import Miss, Reuse, Timing
+from akashic_daemon.schedule.answer import Answer
 from akashic_daemon.schedule.events import Finished, FinishReason, GenerationEvent
-from akashic_daemon.schedule.text import TextAssembler
 from akashic_daemon.schedule.tiering import Outlook
 from akashic_daemon.tiers.exporter import Trail
 from akashic_daemon.tiers.promotion import Promotion
+from akashic_daemon.toolcalls.form import AnswerForm
 from akashic_daemon.types import RequestId, SequenceId
 
 
@@ -58,6 +59,12 @@ class Request:
     reuse: Reuse
     created_s: float
     model: str
+    form: AnswerForm | None = None
+    """What the answer may look like; None for free text."""
+    marks: Mapping[int, bytes] = field(default_factory=dict)
+    """Tokens that print nothing but stand for something in the wrapper of calls."""
+    holds_grammar: bool = False
+    """Whether the engine keeps the answer to its grammar."""
     route: Route = field(init=False)
     state: State = State.QUEUED
     sequence: SequenceId | None = None
@@ -76,7 +83,7 @@ class Request:
     generated: list[int] = field(default_factory=list)
     pending: int | None = None
     """The sampled token that the next step computes."""
-    assembler: TextAssembler = field(init=False)
+    answer: Answer = field(init=False)
     outlook: Outlook | None = None
     """What its way would cost, as last looked at."""
     promotion: Promotion | None = None
@@ -95,7 +102,7 @@ class Request:
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
-        self.assembler = TextAssembler(self.stop)
+        self.answer = Answer(self.stop, self.form, marks=self.marks, holds_grammar=self.holds_grammar)
         self.route = self.routes[0]
 
     def take(self, route: Route, computing: int) -> None:
@@ -124,12 +131,14 @@ class Request:
         self.finish_reason = reason
         self.timing.total_s = now_s - self.created_s
         self.timing.decode_s = max(0.0, self.timing.total_s - self.timing.first_token_s) if self.generated else 0.0
+        calls = self.answer.tool_calls
         return Finished(
-            finish_reason=reason,
-            text=self.assembler.text,
+            finish_reason="tool_calls" if calls and reason == "stop" else reason,
+            text=self.answer.text,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=len(self.generated),
             reuse=self.reuse,
             timing=self.timing,
-            stop_string=self.assembler.stop_string,
+            stop_string=self.answer.stop_string,
+            tool_calls=calls,
         )

@@ -109,5 +109,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE sampled ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX sampled_text ON sampled(text_digest, sequence)",
     ),
+    (
+        # A call comes back by its id, its arguments perhaps written otherwise; the message says how they stood.
+        """CREATE TABLE calls (
+            call_id TEXT NOT NULL,
+            message_id INTEGER NOT NULL REFERENCES messages(id) ON DELETE CASCADE,
+            PRIMARY KEY (call_id, message_id)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX calls_message ON calls(message_id)",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

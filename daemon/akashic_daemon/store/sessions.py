@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from akashic_daemon.errors import BadRequest, Conflict, NotFound
-from akashic_daemon.store import programs, sampled, tree
+from akashic_daemon.store import calls, programs, sampled, tree
 from akashic_daemon.store.database import Database
 from akashic_daemon.store.tree import Node, StoredMessage
-from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.trajectory.message import Message, Role, ToolCall, chain_all
 from akashic_daemon.types import SESSION_NAME_PATTERN, ChainDigest, Clock
 
 __all__ = ["SessionRow", "SessionStore", "StoredMessage", "check_name"]
@@ -243,6 +243,11 @@ class SessionStore:
         """Return the ids that a text was sampled as last, whatever stood before it."""
         with self._database.reading() as c:
             return sampled.recall_text(c, text)
+
+    def recall_calls(self, call_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
+        """Return the stored calls that had these ids, oldest first."""
+        with self._database.reading() as c:
+            return calls.recall(c, call_ids, tree.from_column)
 
     def _create(self, c: sqlite3.Connection, name: str | None, *, origin: str, title: str) -> SessionRow:
         if name is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from akashic_daemon.errors import AkashicError, StoreError
-from akashic_daemon.store import sampled
+from akashic_daemon.store import calls, sampled
 from akashic_daemon.store.checksum import row_checksum
 from akashic_daemon.trajectory.message import Message, Role, chain
 from akashic_daemon.types import ChainDigest, MessageDigest
@@ -119,6 +119,8 @@ def grow(c: sqlite3.Connection, at: Node, messages: Sequence[Message], now_s: fl
                     _checksum(after, at.depth + 1, column, now_s),
                 ),
             )
+            assert cursor.lastrowid is not None
+            calls.remember(c, cursor.lastrowid, message)
             node = Node(cursor.lastrowid, after, at.depth + 1)
             new += 1
         at = node
@@ -135,7 +137,7 @@ def read_path(c: sqlite3.Connection, head: Node) -> list[StoredMessage]:
     for row in c.execute(PATH + _STORED, (head.id,)):
         stored = _verified(row, len(out), parent)
         if ids and stored.message.role is Role.ASSISTANT:
-            tokens = ids.get((parent or "", sampled.text_digest(stored.message.content)))
+            tokens = ids.get((parent or "", sampled.text_digest(stored.message.said)))
             stored = replace(stored, token_ids=tokens)
         out.append(stored)
         parent = stored.chain
@@ -224,4 +226,4 @@ def _spoken(column: str | bytes) -> str | None:
         message = from_column(column)
     except StoreError:
         return None
-    return message.content if message.role is Role.ASSISTANT else None
+    return message.said if message.role is Role.ASSISTANT else None

@@ -55,6 +55,14 @@ class Message:
     compaction: bool = False
     source: str | None = None
 
+    @property
+    def said(self) -> str:
+        """What was sampled of it, as one text by which its ids are kept: its content, and its calls if it makes any."""
+        if not self.tool_calls:
+            return self.content
+        calls = [[c.id, c.name, c.arguments] for c in self.tool_calls]
+        return f"{self.content}\x1f{json.dumps(calls, ensure_ascii=False)}"
+
     def digest(self) -> MessageDigest:
         """Return the tagged digest of what the message says."""
         fields = [

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from akashic_daemon.toolcalls.syntax import Syntax
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.trajectory.template import ChatTemplate, Segment
 from akashic_daemon.types import ChainDigest
@@ -21,7 +22,11 @@ from akashic_daemon.types import ChainDigest
 RecallSampled = Callable[[ChainDigest | None, str], Sequence[int] | None]
 """(chain before the message, its text) -> the ids it was sampled as, if it was sampled here."""
 
+Said = Callable[[Sequence[int]], tuple[str, tuple[tuple[str, str], ...]] | None]
+"""Sampled ids -> the text and the calls (name, arguments) that they are; None when the model hasn't all of the ids."""
+
 _CACHED_TEXTS = 8192
+_PROBE = "\u2063answer\u2063"
 _CHARS_PER_TOKEN_AT_MOST = 16
 
 
@@ -51,11 +56,14 @@ class PromptBuilder:
         *,
         bos: Sequence[int],
         spell: Callable[[Sequence[int]], bytes | None],
+        said: Said | None = None,
     ) -> None:
-        """Make a builder; `spell` returns what ids print, None when the model hasn't all of them."""
+        """Make a builder; `spell` returns what ids print, None when the model hasn't all of them; `said` reads calls."""
         self._template = template
         self._tokenize = tokenize
         self._spell = spell
+        self._said = said
+        self._closing: str | None = None
         self._bos = array("i", bos)
         self._tokens_of: OrderedDict[str, array[int]] = OrderedDict()
         self._believed: OrderedDict[str, array[int]] = OrderedDict()
@@ -116,6 +124,16 @@ class PromptBuilder:
         return prompt.tokens[first:end]
 
     @property
+    def syntax(self) -> Syntax:
+        """In what wrapper the model writes tool calls."""
+        return self._template.syntax
+
+    @property
+    def thinks(self) -> bool:
+        """Whether an answer may begin with a <think> block."""
+        return self._template.thinks
+
+    @property
     def bos_tokens(self) -> int:
         """How many tokens stand before the template's text."""
         return len(self._bos)
@@ -166,13 +184,53 @@ class PromptBuilder:
     ) -> array[int]:
         owned = segment.messages
         if recall is not None and opening and len(owned) == 1 and messages[owned.start].role is Role.ASSISTANT:
-            content = messages[owned.start].content
+            message = messages[owned.start]
+            content = message.content
+            parent = chains[owned.start - 1] if owned.start else None
+            if message.tool_calls:
+                exact = self._exact_calls(segment, message, recall(parent, message.said), opening)
+                return self._text_tokens(segment.text) if exact is None else exact
             if content and segment.text.startswith(opening + content):
-                sampled = recall(chains[owned.start - 1] if owned.start else None, content)
+                sampled = recall(parent, content)
                 if sampled is not None and self._believes(content, ids := array("i", sampled)):
                     rest = segment.text[len(opening) + len(content) :]
                     return self._text_tokens(opening) + ids + self._text_tokens(rest)
         return self._text_tokens(segment.text)
+
+    def _exact_calls(
+        self, segment: Segment, message: Message, sampled: Sequence[int] | None, opening: str
+    ) -> array[int] | None:
+        """Return the tokens of a message with calls, the sampled ids in place of what the template makes of them.
+
+        None when the ids aren't known, don't say just this with this model, or the template ends the turn otherwise.
+        """
+        closing = self._turn_end(opening)
+        if sampled is None or self._said is None or not closing:
+            return None
+        if not segment.text.startswith(opening) or not segment.text.endswith(closing):
+            return None
+        calls = tuple((call.name, call.arguments) for call in message.tool_calls)
+        ids = array("i", sampled)
+        if self._believed.get(message.said) != ids:
+            if self._said(ids) != (message.content, calls):
+                return None
+            self._believe(message.said, ids)
+        return self._text_tokens(opening) + ids + self._text_tokens(closing)
+
+    def _turn_end(self, opening: str) -> str:
+        """Return what the template writes behind an answer; empty when that can't be told."""
+        if self._closing is None:
+            turns = [Message(Role.USER, "u"), Message(Role.ASSISTANT, _PROBE), Message(Role.USER, "u")]
+            segments = self._template.segments(turns, add_generation_prompt=False).segments
+            segment = segments[1] if len(segments) > 1 else segments[0]
+            before, found, after = segment.text.partition(_PROBE)
+            self._closing = after if found and before == opening and segment.messages == range(1, 2) else ""
+        return self._closing
+
+    def _believe(self, text: str, ids: array[int]) -> None:
+        self._believed[text] = ids
+        while len(self._believed) > _CACHED_TEXTS:
+            self._believed.popitem(last=False)
 
     def _believes(self, text: str, ids: array[int]) -> bool:
         """Tell whether ids that were remembered spell the text with this model's vocabulary."""
@@ -180,9 +238,7 @@ class PromptBuilder:
             return True
         if self._spell(ids) != text.encode("utf-8", "surrogatepass"):
             return False
-        self._believed[text] = ids
-        while len(self._believed) > _CACHED_TEXTS:
-            self._believed.popitem(last=False)
+        self._believe(text, ids)
         return True
 
     def _text_tokens(self, text: str) -> array[int]:

@@ -19,6 +19,10 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from akashic_daemon.errors import TemplateError
+from akashic_daemon.toolcalls.calls import is_object
+from akashic_daemon.toolcalls.definitions import as_text
+from akashic_daemon.toolcalls.history import Habits, calls_as_text, find_habits, shown_id
+from akashic_daemon.toolcalls.syntax import syntax_of
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 
 _CACHED_SEGMENTS = 8192
@@ -75,8 +79,12 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template doesn't compile: {error}") from error
         self._tokens = {"bos_token": bos, "eos_token": eos}
-        self._knows_tool_calls = "tool_calls" in source
-        self._knows_tools = "tools" in source.replace("tool_calls", "")
+        self.syntax = syntax_of(source)
+        """In what wrapper the model writes tool calls."""
+        self.thinks = "<think>" in source
+        """Whether an answer may begin with a <think> block."""
+        self._knows_tool_calls = "tool_calls" in source and self.syntax.native
+        self._probed: Habits | None = None
         self._segment_texts: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def render(
@@ -87,12 +95,13 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the prompt's text. Raises TemplateError with the template's own words."""
+        seen = self._as_template_sees(messages, tools)
+        return self._render(seen, list(tools) if self.syntax.native else [], add_generation_prompt)
+
+    def _render(self, seen: list[dict[str, Any]], tools: list[Any], add_generation_prompt: bool) -> str:
         try:
             return self._template.render(
-                messages=[self._as_template_sees(m) for m in messages],
-                tools=list(tools) or None,
-                add_generation_prompt=add_generation_prompt,
-                **self._tokens,
+                messages=seen, tools=tools or None, add_generation_prompt=add_generation_prompt, **self._tokens
             )
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template refused these messages: {error}") from error
@@ -158,39 +167,70 @@ class ChatTemplate:
         while len(self._segment_texts) > _CACHED_SEGMENTS:
             self._segment_texts.popitem(last=False)
 
-    def _as_template_sees(self, message: Message) -> dict[str, Any]:
+    @property
+    def _habits(self) -> Habits:
+        """What it does with calls and roles, found out by rendering some."""
+        if self._probed is None:
+            self._probed = find_habits(lambda seen: self._render(seen, [], False), knows_calls=self._knows_tool_calls)
+        return self._probed
+
+    def _as_template_sees(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        with_calls = any(m.tool_calls or m.role is Role.TOOL for m in messages)
+        habits = self._habits if with_calls or (tools and not self.syntax.native) else Habits()
+        seen = [self._message(m, habits) for m in messages]
+        if not tools or self.syntax.native:
+            return seen
+        text = as_text(tools, self.syntax)
+        if habits.has_system_role:
+            if seen and seen[0]["role"] == Role.SYSTEM.value:
+                return [{**seen[0], "content": f"{seen[0]['content']}\n\n{text}"}, *seen[1:]]
+            return [{"role": Role.SYSTEM.value, "content": text}, *seen]
+        first = next((i for i, m in enumerate(seen) if m["role"] == Role.USER.value), None)
+        if first is None:
+            return [{"role": Role.USER.value, "content": text}, *seen]
+        shown = {**seen[first], "content": f"{text}\n\n{seen[first]['content']}"}
+        return [*seen[:first], shown, *seen[first + 1 :]]
+
+    def _message(self, message: Message, habits: Habits) -> dict[str, Any]:
         seen: dict[str, Any] = {"role": message.role.value, "content": message.content}
         if message.thinking is not None:
             seen["reasoning_content"] = message.thinking
         if message.name is not None:
             seen["name"] = message.name
         if message.tool_call_id is not None:
-            seen["tool_call_id"] = message.tool_call_id
-        if message.tool_calls and self._knows_tool_calls:
+            seen["tool_call_id"] = shown_id(message.tool_call_id, self.syntax)
+        if message.role is Role.TOOL and not habits.has_tool_role:
+            seen = {"role": Role.USER.value, "content": f"<tool_response>\n{message.content}\n</tool_response>"}
+        if message.tool_calls and self._knows_tool_calls and self._can_show(message, habits):
             seen["tool_calls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c.arguments)}}
+                {
+                    "id": shown_id(c.id, self.syntax),
+                    "type": "function",
+                    "function": {"name": c.name, "arguments": habits.arguments(c.arguments)},
+                }
                 for c in message.tool_calls
             ]
         elif message.tool_calls:
-            calls = [
-                f'<tool_call>\n{{"name": {json.dumps(c.name)}, "arguments": {c.arguments or "{}"}}}\n</tool_call>'
-                for c in message.tool_calls
-            ]
-            seen["content"] = "\n".join(([message.content] if message.content else []) + calls)
+            calls = calls_as_text(message.tool_calls, self.syntax)
+            seen["content"] = "\n".join(([message.content] if message.content else []) + [calls])
         return seen
+
+    def _can_show(self, message: Message, habits: Habits) -> bool:
+        """Tell if the template shows these calls: broken arguments only as text."""
+        return habits.takes_broken or all(is_object(c.arguments or "{}") for c in message.tool_calls)
 
     def _notes(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[str]:
         notes = []
-        if not self._knows_tool_calls and any(m.tool_calls for m in messages):
+        calls = any(m.tool_calls for m in messages)
+        if not self._knows_tool_calls and calls:
             notes.append("the model's template has no tool calls; they stand as <tool_call> text")
-        if tools and not self._knows_tools:
-            notes.append("the model's template has no tools; the tool definitions were left out")
+        elif calls and any(not self._can_show(m, self._habits) for m in messages if m.tool_calls):
+            notes.append("a tool call in the history has arguments that are no JSON object; it stands as text")
+        if any(m.role is Role.TOOL for m in messages) and not self._habits.has_tool_role:
+            notes.append("the model's template has no tool results; they stand in user messages")
+        if tools and not self.syntax.native:
+            place = "the system message" if self._habits.has_system_role else "the first user message"
+            notes.append(f"the model's template has no tools that are known here; {place} describes them")
         return notes
-
-
-def _arguments(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, dict) else text

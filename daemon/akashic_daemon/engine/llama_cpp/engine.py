@@ -83,6 +83,7 @@ class LlamaCppEngine:
         self._closed = False
         self.warnings: list[str] = []
         self._model = self._load_model(size_bytes)
+        self._twin = self._make_twins()
         self._vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         self._window_tokens, self._kv_tokens = self._size_cache()
         self._context: Any = None
@@ -92,7 +93,7 @@ class LlamaCppEngine:
             llama_cpp.llama_model_free(self._model)
             raise
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = NumpyBatch(min(options.batch_tokens, self._kv_tokens))
+        self._batch = NumpyBatch(min(options.batch_tokens, self._kv_tokens), twin=self._twin)
         self._threads = LoadFollower(options.cores, fixed=options.threads)
         self._threads_set = 0
         self._pieces: dict[int, bytes] = {}
@@ -120,6 +121,27 @@ class LlamaCppEngine:
                 hint="the file may be cut off or made for a newer llama.cpp; download it again or upgrade",
             )
         return model
+
+    def _make_twins(self) -> int:
+        """Return how much higher the id of each sequence's twin is, 0 where none is needed.
+
+        llama.cpp gives a cell that lies outside its sequence's sliding window away, `swa_full` or not, if only one
+        sequence holds it; but another may come to share it. So on such models a twin holds what each sequence holds.
+        """
+        if llama_cpp.llama_model_n_swa(self._model) <= 0:
+            return 0
+        most = (_MOST_NATIVE_SEQUENCES - SCRATCH_SEQUENCES) // 2
+        if self._options.max_sequences > most:
+            self.warnings.append(f"{most} branches may be resident at once, not {self._options.max_sequences}: each takes two of llama.cpp's sequences on a sliding-window model")
+            self._options = replace(self._options, max_sequences=most)
+        return self._options.max_sequences + SCRATCH_SEQUENCES
+
+    def _native_sequences(self) -> int:
+        """Return llama.cpp's number of sequences; its batch may not be smaller, or it aborts."""
+        return SCRATCH_SEQUENCES + self._options.max_sequences * (2 if self._twin else 1)
+
+    def _ids(self, sequence: int) -> tuple[int, ...]:
+        return (sequence, sequence + self._twin) if self._twin else (sequence,)
 
     def _kv_bytes_per_token(self) -> int:
         layers = llama_cpp.llama_model_n_layer(self._model)
@@ -149,10 +171,10 @@ class LlamaCppEngine:
     def _make_context(self) -> Any:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self._kv_tokens + SPARE_CELLS
-        params.n_batch = max(min(self._options.batch_tokens, self._kv_tokens), _sequences(self._options))
+        params.n_batch = max(min(self._options.batch_tokens, self._kv_tokens), self._native_sequences())
         fused = self._wants_flash_attention()
         params.n_ubatch = min(_UBATCH_TOKENS if fused else _UBATCH_TOKENS_UNFUSED, params.n_batch)
-        params.n_seq_max = _sequences(self._options)
+        params.n_seq_max = self._native_sequences()
         params.kv_unified = True
         params.swa_full = True
         params.flash_attn_type = int(fused)
@@ -371,7 +393,8 @@ class LlamaCppEngine:
         for item in batch:
             last = llama_cpp.llama_memory_seq_pos_max(self._memory, item.sequence)
             if 0 <= last < item.start - 1:
-                self._cells.bridge(item.sequence, last, item.start)
+                for native in self._ids(item.sequence):
+                    self._cells.bridge(native, last, item.start)
 
     def _check_batch(self, batch: Sequence[BatchItem]) -> None:
         tokens = sum(len(item.tokens) for item in batch)
@@ -416,7 +439,8 @@ class LlamaCppEngine:
         self._check_sequence(source)
         self._check_sequence(target)
         if start < end and source != target:
-            llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, end)
+            for native in self._ids(target):
+                llama_cpp.llama_memory_seq_cp(self._memory, source, native, start, end)
 
     def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
         """Let `sequence` let go of its cells at positions start <= p < end (-1: to the end)."""
@@ -424,8 +448,14 @@ class LlamaCppEngine:
         self._remove(sequence, start, end)
 
     def _remove(self, sequence: int, start: int, end: int) -> None:
-        if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end):
-            raise EngineError(f"llama.cpp refused to release positions {start}..{end} of sequence {sequence}")
+        for native in self._ids(sequence):
+            if not llama_cpp.llama_memory_seq_rm(self._memory, native, start, end):
+                raise EngineError(f"llama.cpp refused to release positions {start}..{end} of sequence {sequence}")
+
+    def _let_twin_hold(self, sequence: int, ranges: Iterable[tuple[int, int]]) -> None:
+        if self._twin:
+            for start, end in ranges:
+                llama_cpp.llama_memory_seq_cp(self._memory, sequence, sequence + self._twin, start, end)
 
     def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> LlamaCells:
         """Copy out the cells at these ascending position ranges."""
@@ -437,6 +467,7 @@ class LlamaCppEngine:
         self._check_sequence(sequence)
         assert isinstance(saved, LlamaCells)
         self._cells.load(saved, sequence, ranges)
+        self._let_twin_hold(sequence, ranges)
 
     def export_bytes(self, tokens: int, storage: str) -> int:
         """Return the most bytes that `export_cells` writes for a run of `tokens`. Any thread."""
@@ -449,13 +480,13 @@ class LlamaCppEngine:
 
     def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
         """Add new cells to `sequence` at positions start <= p < end: those in `data`; rotated where they stood elsewhere."""
-        self._check_sequence(sequence)
-        self._packer.import_runs([PackedRun(data, start, end)], sequence)
+        self.import_runs([PackedRun(data, start, end)], sequence)
 
     def import_runs(self, runs: Sequence[PackedRun], sequence: SequenceId) -> None:
         """Do what `import_cells` does for several runs: all of them or none."""
         self._check_sequence(sequence)
         self._packer.import_runs(runs, sequence)
+        self._let_twin_hold(sequence, ((run.start, run.end) for run in runs))
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
@@ -471,7 +502,3 @@ class LlamaCppEngine:
             llama_cpp.llama_free(self._context)
             llama_cpp.llama_model_free(self._model)
 
-
-def _sequences(options: LlamaCppOptions) -> int:
-    """Return llama.cpp's number of sequences; its batch may not be smaller, or it aborts."""
-    return options.max_sequences + SCRATCH_SEQUENCES

@@ -1,0 +1,94 @@
+"""What a request's tools and schema mean for the loaded model: the grammar of its answer, and how calls are read from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from akashic_daemon.engine.base import Engine, SamplingParams
+from akashic_daemon.errors import BadRequest, Unsupported
+from akashic_daemon.schedule.events import GenerationInput
+from akashic_daemon.toolcalls.form import AnswerForm, answer_form
+from akashic_daemon.toolcalls.reader import CallReader
+from akashic_daemon.toolcalls.syntax import Syntax
+from akashic_daemon.trajectory.prompt import PromptBuilder, Said
+
+_BANNED = -1e9
+_NAMED_CONTROL = re.compile(r"<[|｜][^|｜<>]*[|｜]>|\[[A-Z_]+\]")
+"""How vocabularies spell control tokens; a mark may be made of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """How one request is sampled and read. marks: tokens that print nothing but belong to the wrapper of calls."""
+
+    sampling: SamplingParams
+    form: AnswerForm | None = None
+    marks: dict[int, bytes] = field(default_factory=dict)
+    holds_grammar: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput) -> AnswerPlan:
+    """Return how a request is answered. Raises BadRequest and, without grammars, Unsupported for what needs one."""
+    sampling = request.sampling
+    if not request.tools and request.json_schema is None and request.tool_choice in ("auto", "none"):
+        return AnswerPlan(sampling)
+    form = answer_form(
+        builder.syntax,
+        request.tools,
+        tool_choice=request.tool_choice,
+        parallel=request.parallel_tool_calls,
+        json_schema=request.json_schema,
+        strict_schema=request.strict_schema,
+        thinks=builder.thinks,
+    )
+    notes = form.notes
+    holds = engine.capabilities.grammar
+    if form.grammar is not None and sampling.grammar is not None:
+        raise BadRequest(
+            "the request has a grammar of its own besides tools or a response_format",
+            hint="leave one of them out, or send tool_choice none",
+        )
+    if form.grammar is not None and not holds:
+        if not form.triggers:
+            raise Unsupported(
+                f"answering in a given form: the engine of {engine.model.name} can't hold answers to a grammar",
+                hint="use the llama.cpp engine, or leave out response_format and send tool_choice auto",
+            )
+        notes = (*notes, "this engine can't hold tool arguments to their schemas; a call that is no JSON stays text")
+    elif form.grammar is not None:
+        sampling = replace(sampling, grammar=form.grammar, triggers=form.triggers)
+    marks = control_marks(engine, builder.syntax)
+    banned = [ids[0] for mark in form.banned if len(ids := engine.tokenize(mark, special=True)) == 1]
+    sampling = replace(sampling, logit_bias=(*sampling.logit_bias, *((token, _BANNED) for token in banned)))
+    return AnswerPlan(sampling, form, marks, holds and form.grammar is not None, notes)
+
+
+def control_marks(engine: Engine, syntax: Syntax) -> dict[int, bytes]:
+    """Return the control tokens that a wrapper is made of, and what they stand for."""
+    out: dict[int, bytes] = {}
+    for mark in syntax.marks:
+        for part in dict.fromkeys((mark, *_NAMED_CONTROL.findall(mark))):
+            ids = engine.tokenize(part, special=True)
+            if len(ids) == 1 and not engine.token_bytes(ids[0]):
+                out[ids[0]] = part.encode()
+    return out
+
+
+def reads(engine: Engine, syntax: Syntax) -> Said:
+    """Return what tells which text and calls a sampled answer was, for a model's builder."""
+    marks = control_marks(engine, syntax)
+    size = engine.model.vocabulary_size
+
+    def said(ids: Sequence[int]) -> tuple[str, tuple[tuple[str, str], ...]] | None:
+        if not all(0 <= token < size for token in ids):
+            return None
+        reader = CallReader(syntax)
+        spelled = b"".join(marks.get(token) or engine.token_bytes(token) for token in ids)
+        reader.push(spelled.decode("utf-8", "replace"))
+        reader.finish()
+        return reader.text, tuple((call.name, call.arguments) for call in reader.calls)
+
+    return said
