@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from akashic_daemon.config import parse_size
-
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]+)")
 
@@ -25,6 +23,8 @@ def parse_duration(text: str) -> float:
 
 def parse_bytes(text: str) -> int:
     """Return a size in bytes, "auto" not being one. Raises ValueError that says how sizes are written."""
+    from akashic_daemon.config import parse_size
+
     try:
         found = parse_size(text)
     except ValueError:
