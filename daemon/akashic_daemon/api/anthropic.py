@@ -42,7 +42,7 @@ async def messages(request: Request) -> Response:
     body = parse(MessagesRequest, raw)
     shared, ignored = _shared(service, body)
     generation = GenerationInput(
-        sampling=SamplingParams(temperature=body.temperature, top_k=body.top_k, top_p=body.top_p),
+        sampling=SamplingParams(temperature=body.temperature, top_k=body.top_k, top_p=body.top_p, min_p=0.0),
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences),
         **shared,

@@ -129,8 +129,8 @@ class _Reader:
             text = self._text(source.get("content"), f"{where}.source.content")
         else:
             raise Unsupported(
-                f"reading {where}.source: a document of type {kind!r} can't be given to the model {self._model}, "
-                "which reads text only"[:200],
+                f"reading {where}.source: a document of type {str(kind)[:80]!r} can't be given to the model "
+                f"{self._model}, which reads text only",
                 hint="send the document's text",
             )
         return "\n".join([block[key] for key in ("title", "context") if isinstance(block.get(key), str)] + [text])
