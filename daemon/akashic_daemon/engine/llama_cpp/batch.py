@@ -12,15 +12,20 @@ from akashic_daemon.engine.base import BatchItem
 
 
 class NumpyBatch:
-    """Room for `capacity` tokens, each in one sequence. Owns the memory that llama.cpp reads during decode."""
+    """Room for `capacity` tokens, each in one sequence. Owns the memory that llama.cpp reads during decode.
 
-    def __init__(self, capacity: int) -> None:
+    With `twin`, tokens of the first `twinned` sequences are in a second one too, whose id is that much higher.
+    """
+
+    def __init__(self, capacity: int, *, twin: int = 0, twinned: int = 0) -> None:
         self.capacity = capacity
+        self._twin = twin
+        self._twinned = twinned
         self._token = np.zeros(capacity, np.int32)
         self._position = np.zeros(capacity, np.int32)
         self._sequence_count = np.ones(capacity, np.int32)
-        self._sequence = np.zeros(capacity, np.int32)
-        self._sequence_at = (self._sequence.ctypes.data + 4 * np.arange(capacity, dtype=np.uint64)).astype(np.uint64)
+        self._sequence = np.zeros((capacity, 2), np.int32)
+        self._sequence_at = (self._sequence.ctypes.data + 8 * np.arange(capacity, dtype=np.uint64)).astype(np.uint64)
         self._logits = np.zeros(capacity, np.int8)
         self.rows: list[int] = []
         """For each item of the last `fill`, the batch row of its last token."""
@@ -49,7 +54,8 @@ class NumpyBatch:
             assert end <= self.capacity, (end, self.capacity)
             self._token[at:end] = item.tokens
             self._position[at:end] = np.arange(item.start, item.start + count, dtype=np.int32)
-            self._sequence[at:end] = item.sequence
+            self._sequence[at:end] = item.sequence, item.sequence + self._twin
+            self._sequence_count[at:end] = 2 if item.sequence < self._twinned else 1
             self._logits[at:end] = item.all_logits
             self._logits[end - 1] |= item.logits
             self.rows.append(end - 1)

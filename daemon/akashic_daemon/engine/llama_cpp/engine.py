@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,14 @@ from akashic_daemon.engine.gguf_header import read_header, tokenizer_digest
 from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, KvShape, kv_shape_of
-from akashic_daemon.engine.llama_cpp.cells import SCRATCH_SEQUENCES, SPARE_CELLS, CellMover, LlamaCells
+from akashic_daemon.engine.llama_cpp.cells import SPARE_CELLS, CellMover, LlamaCells
 from akashic_daemon.engine.llama_cpp.packed import CellPacker, PackedForm
 from akashic_daemon.engine.llama_cpp.rope import other_ropes, picked_factors, rope_of
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
 from akashic_daemon.engine.llama_cpp.state import save_sequence
 from akashic_daemon.engine.llama_cpp.threads import LoadFollower
+from akashic_daemon.engine.llama_cpp.twins import Twins
 from akashic_daemon.engine.parts import parts
 from akashic_daemon.errors import ConfigError, EngineError, ModelError
 from akashic_daemon.types import SequenceId
@@ -83,7 +84,13 @@ class LlamaCppEngine:
         self._closed = False
         self.warnings: list[str] = []
         self._model = self._load_model(size_bytes)
-        self._twin = self._make_twins()
+        self._twins = Twins.for_model(self._model, options.max_sequences)
+        if self._twins.sequences < options.max_sequences:
+            self._options = replace(options, max_sequences=self._twins.sequences)
+            self.warnings.append(
+                f"a sliding-window model may have {self._twins.sequences} branches resident at once, "
+                f"not {options.max_sequences}: each takes two of llama.cpp's sequences"
+            )
         self._vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         self._window_tokens, self._kv_tokens = self._size_cache()
         self._context: Any = None
@@ -93,7 +100,11 @@ class LlamaCppEngine:
             llama_cpp.llama_model_free(self._model)
             raise
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = NumpyBatch(min(options.batch_tokens, self._kv_tokens), twin=self._twin)
+        self._batch = NumpyBatch(
+            min(options.batch_tokens, self._kv_tokens),
+            twin=self._twins.offset,
+            twinned=self._twins.twinned,
+        )
         self._threads = LoadFollower(options.cores, fixed=options.threads)
         self._threads_set = 0
         self._pieces: dict[int, bytes] = {}
@@ -121,27 +132,6 @@ class LlamaCppEngine:
                 hint="the file may be cut off or made for a newer llama.cpp; download it again or upgrade",
             )
         return model
-
-    def _make_twins(self) -> int:
-        """Return how much higher the id of each sequence's twin is, 0 where none is needed.
-
-        llama.cpp gives a cell that lies outside its sequence's sliding window away, `swa_full` or not, if only one
-        sequence holds it; but another may come to share it. So on such models a twin holds what each sequence holds.
-        """
-        if llama_cpp.llama_model_n_swa(self._model) <= 0:
-            return 0
-        most = (_MOST_NATIVE_SEQUENCES - SCRATCH_SEQUENCES) // 2
-        if self._options.max_sequences > most:
-            self.warnings.append(f"{most} branches may be resident at once, not {self._options.max_sequences}: each takes two of llama.cpp's sequences on a sliding-window model")
-            self._options = replace(self._options, max_sequences=most)
-        return self._options.max_sequences + SCRATCH_SEQUENCES
-
-    def _native_sequences(self) -> int:
-        """Return llama.cpp's number of sequences; its batch may not be smaller, or it aborts."""
-        return SCRATCH_SEQUENCES + self._options.max_sequences * (2 if self._twin else 1)
-
-    def _ids(self, sequence: int) -> tuple[int, ...]:
-        return (sequence, sequence + self._twin) if self._twin else (sequence,)
 
     def _kv_bytes_per_token(self) -> int:
         layers = llama_cpp.llama_model_n_layer(self._model)
@@ -171,10 +161,10 @@ class LlamaCppEngine:
     def _make_context(self) -> Any:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self._kv_tokens + SPARE_CELLS
-        params.n_batch = max(min(self._options.batch_tokens, self._kv_tokens), self._native_sequences())
+        params.n_batch = max(min(self._options.batch_tokens, self._kv_tokens), self._twins.native_sequences)
         fused = self._wants_flash_attention()
         params.n_ubatch = min(_UBATCH_TOKENS if fused else _UBATCH_TOKENS_UNFUSED, params.n_batch)
-        params.n_seq_max = self._native_sequences()
+        params.n_seq_max = self._twins.native_sequences
         params.kv_unified = True
         params.swa_full = True
         params.flash_attn_type = int(fused)
@@ -393,7 +383,7 @@ class LlamaCppEngine:
         for item in batch:
             last = llama_cpp.llama_memory_seq_pos_max(self._memory, item.sequence)
             if 0 <= last < item.start - 1:
-                for native in self._ids(item.sequence):
+                for native in self._twins.ids(item.sequence):
                     self._cells.bridge(native, last, item.start)
 
     def _check_batch(self, batch: Sequence[BatchItem]) -> None:
@@ -439,7 +429,7 @@ class LlamaCppEngine:
         self._check_sequence(source)
         self._check_sequence(target)
         if start < end and source != target:
-            for native in self._ids(target):
+            for native in self._twins.ids(target):
                 llama_cpp.llama_memory_seq_cp(self._memory, source, native, start, end)
 
     def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
@@ -448,14 +438,9 @@ class LlamaCppEngine:
         self._remove(sequence, start, end)
 
     def _remove(self, sequence: int, start: int, end: int) -> None:
-        for native in self._ids(sequence):
+        for native in self._twins.ids(sequence):
             if not llama_cpp.llama_memory_seq_rm(self._memory, native, start, end):
                 raise EngineError(f"llama.cpp refused to release positions {start}..{end} of sequence {sequence}")
-
-    def _let_twin_hold(self, sequence: int, ranges: Iterable[tuple[int, int]]) -> None:
-        if self._twin:
-            for start, end in ranges:
-                llama_cpp.llama_memory_seq_cp(self._memory, sequence, sequence + self._twin, start, end)
 
     def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> LlamaCells:
         """Copy out the cells at these ascending position ranges."""
@@ -467,7 +452,7 @@ class LlamaCppEngine:
         self._check_sequence(sequence)
         assert isinstance(saved, LlamaCells)
         self._cells.load(saved, sequence, ranges)
-        self._let_twin_hold(sequence, ranges)
+        self._twins.follow(self._memory, sequence, ranges)
 
     def export_bytes(self, tokens: int, storage: str) -> int:
         """Return the most bytes that `export_cells` writes for a run of `tokens`. Any thread."""
@@ -486,7 +471,7 @@ class LlamaCppEngine:
         """Do what `import_cells` does for several runs: all of them or none."""
         self._check_sequence(sequence)
         self._packer.import_runs(runs, sequence)
-        self._let_twin_hold(sequence, ((run.start, run.end) for run in runs))
+        self._twins.follow(self._memory, sequence, ((run.start, run.end) for run in runs))
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
         """Return the lowest and highest position that `sequence` holds, None when it holds nothing."""
@@ -501,4 +486,3 @@ class LlamaCppEngine:
             self._closed = True
             llama_cpp.llama_free(self._context)
             llama_cpp.llama_model_free(self._model)
-
