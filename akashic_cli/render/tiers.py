@@ -80,8 +80,9 @@ def fields(report: TierReport) -> list[tuple[str, str]]:
 
 
 def summary(report: TierReport) -> list[tuple[str, str]]:
-    """Return a line for each tier below the engine, for `daemon status` and `stats`."""
-    return [(f"{tier.tier} tier", _line(tier)) for tier in report.tiers if tier.tier != "gpu"]
+    """Return lines on the tiers below the engine and the buffers between them, for `daemon status` and `stats`."""
+    lines = [(f"{tier.tier} tier", _line(tier)) for tier in report.tiers if tier.tier != "gpu"]
+    return [*lines, ("staging", f"{size(report.staging_bytes)} between engine, RAM and disk")]
 
 
 def _line(tier: Tier) -> str:

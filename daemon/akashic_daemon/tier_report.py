@@ -34,6 +34,9 @@ def report(
             lost=dict(moves.lost_blocks),
         ),
         wear=_wear(ssd),
+        staging_bytes=sum(
+            pool.total_bytes for pool in (tiers.mover.outgoing, tiers.mover.incoming) if pool is not None
+        ),
         reloads=counters.reloads_total,
         stall_s=counters.reload_s_total,
         hints=hints,

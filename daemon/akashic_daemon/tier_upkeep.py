@@ -62,8 +62,13 @@ class TierUpkeep:
 
     def problems(self) -> list[str]:
         """Say which tiers don't work, one sentence each."""
-        of_model = self._loop.tiering.problem
-        return [*self._tiers.problems(), *([_stays_in_engine(of_model)] if of_model else [])]
+        found = self._tiers.problems()
+        if self._loop.tiering.problem:
+            found.append(_stays_in_engine(self._loop.tiering.problem))
+        stats = self._ssd_stats
+        if self._tiers.mover.problem is None and stats is not None and stats.unavailable is not None:
+            found.append(f"The SSD tier doesn't take or give blocks now, and is tried again: {stats.unavailable}")
+        return found
 
     def _figures(self) -> SsdStats | None:
         ssd = self._mover.ssd

@@ -59,6 +59,7 @@ REPORT = TierReport(
         day_budget_bytes=32768 * MIB,
         refused={"daily_budget": 4},
     ),
+    staging_bytes=45 * MIB,
     reloads=5,
     stall_s=0.4567,
     hints=2,

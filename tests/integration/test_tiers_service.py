@@ -31,6 +31,7 @@ def test_the_report_says_what_each_tier_holds_and_gave_back(home: Path) -> None:
         assert report.wear.day_written_bytes > 0
         assert tier(report, "gpu").tokens == first.computed_tokens + 19  # the last token is sampled, not computed
         assert report.evictions.lost == {}
+        assert report.staging_bytes > 0
         assert report.problems == []
         await empty_engine(service)
         again = await say(service, "one")
@@ -430,3 +431,24 @@ def test_asking_right_after_the_start_waits_for_the_default_model(home: Path) ->
             assert (await service.prefetch("one")).tokens_known > 300
 
     asyncio.run(run())
+
+
+def test_a_disk_that_stops_working_is_told_until_it_works_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(service: Service) -> None:
+        def refuse(*_: object) -> None:
+            raise StoreUnwritable("writing blocks: No space left on device", hint="free disk space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("akashic_daemon.tiers.ssd.SsdTier._put", refuse)
+            await say(service, "one")
+            report = await settled(service)
+            assert ["No space left on device" in problem for problem in report.problems] == [True]
+            assert (await service.status()).warnings == report.problems
+            assert report.wear.refused["unwritable"] > 3
+            assert report.evictions.lost == {}  # RAM has them
+        await say(service, "two", "b" + LONG)
+        report = await settled(service)
+        assert report.problems == []
+        assert (tier(report, "ssd").blocks or 0) > 3
+
+    on_service(home, check)

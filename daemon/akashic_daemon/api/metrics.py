@@ -89,6 +89,7 @@ def _tiers(page: _Page, stats: Stats) -> None:
     engine, report = stats.engine, stats.tiers
     usage = engine.kv_cells_used / engine.kv_cells_total if engine.kv_cells_total else 0.0
     page.gauge("kv_cache_usage_perc", "Share of the engine's KV cells that are used, 0 to 1.", usage)
+    page.gauge("staging_bytes", "Buffers between engine, RAM and disk.", report.staging_bytes)
     page.gauge("resident_bytes", "Memory of the daemon.", stats.resident_bytes)
     kinds = {
         "budget": "Most that a tier may take.",

@@ -88,12 +88,17 @@ class Wear(Wire):
 
 
 class TierReport(Wire):
-    """What the tiers hold and did. stall_s: seconds that requests waited for what came back."""
+    """What the tiers hold and did.
+
+    staging_bytes: buffers between engine, RAM and disk, beside the tiers. stall_s: seconds that requests waited for what
+    came back.
+    """
 
     tiers: list[Tier] = Field(default_factory=list)
     moves: Moves = Moves()
     evictions: Evictions = Evictions()
     wear: Wear = Wear()
+    staging_bytes: int = 0
     reloads: int = 0
     stall_s: float = 0.0
     hints: int = 0
