@@ -7,25 +7,42 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from akashic_cli.render.bars import cells_of
-from akashic_cli.render.output import print_fields, print_table
+from akashic_cli.render.output import out, print_fields, print_table
 from akashic_cli.render.units import count, duration, size
 
 if TYPE_CHECKING:
     from akashic_daemon.protocol.tiers import Moved, Tier, TierReport
 
 _BAR_CELLS = 24
+_FEWEST_BAR_CELLS = 6
 _PLACES = {"gpu": "engine", "ram": "RAM", "ssd": "SSD"}
 
 
 def print_tiers(report: TierReport) -> None:
-    """Print a line and a bar a tier, then what moved between them."""
+    """Print a line and a bar a tier, then what moved between them; without a table where the terminal is too narrow."""
     columns = ("TIER", "USED", "BUDGET", "FULL", "WASTE", "BLOCKS", "HIT TOKENS", "HIT RATE")
-    print_table(columns, [_row(tier) for tier in report.tiers], right=(1, 2, 4, 5, 6, 7))
+    beside = [
+        max(map(len, cells)) + 2 for cells in zip(columns, *(_row(tier, 0) for tier in report.tiers), strict=True)
+    ]
+    bar_cells = min(_BAR_CELLS, out().width - sum(beside) + beside[3] - 2)
+    if bar_cells < _FEWEST_BAR_CELLS:
+        print_fields([(tier.tier, ", ".join(_cells(tier))) for tier in report.tiers])
+    else:
+        print_table(columns, [_row(tier, bar_cells) for tier in report.tiers], right=(1, 2, 4, 5, 6, 7))
     print()
     print_fields(fields(report))
 
 
-def _row(tier: Tier) -> tuple[str, ...]:
+def _cells(tier: Tier) -> list[str]:
+    hits = f"{count(tier.hit_tokens)} hit tokens, {_share(tier.hit_rate)} of prompts"
+    if not tier.is_on:
+        return ["off", hits]
+    held = f"{count(tier.tokens)} tokens" if tier.blocks is None else f"{count(tier.blocks)} blocks"
+    used = f"{size(tier.used_bytes)} of {size(tier.budget_bytes)} ({_share(_fullness(tier))})"
+    return [used, f"{_share(tier.waste)} waste", held, hits]
+
+
+def _row(tier: Tier, bar_cells: int) -> tuple[str, ...]:
     if not tier.is_on:
         return (tier.tier, "off", "-", "-", "-", "-", count(tier.hit_tokens), _share(tier.hit_rate))
     held = count(tier.blocks) if tier.blocks is not None else f"{count(tier.tokens)} tokens"
@@ -33,7 +50,7 @@ def _row(tier: Tier) -> tuple[str, ...]:
         tier.tier,
         size(tier.used_bytes),
         size(tier.budget_bytes),
-        bar(tier) if sys.stdout.isatty() else _share(_fullness(tier)),
+        bar(tier, bar_cells) if sys.stdout.isatty() else _share(_fullness(tier)),
         _share(tier.waste),
         held,
         count(tier.hit_tokens),
@@ -41,7 +58,7 @@ def _row(tier: Tier) -> tuple[str, ...]:
     )
 
 
-def bar(tier: Tier, width_cells: int = _BAR_CELLS) -> str:
+def bar(tier: Tier, width_cells: int) -> str:
     """Return how full a tier is: payload, what is wasted, and what is free."""
     waste_bytes = tier.used_bytes - tier.payload_bytes
     free_bytes = max(0, tier.budget_bytes - tier.used_bytes)
