@@ -144,6 +144,18 @@ class Client:
                 raise _error_of(response, path)
             yield _objects(response.iter_lines(), doing)
 
+    @contextmanager
+    def download(self, path: str, **params: str) -> Iterator[Iterator[bytes]]:
+        """Open an answer of bytes and give them piece by piece; leaving the block closes it."""
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        doing = f"asking the daemon on {self.socket} for {path}"
+        self._probe(doing)
+        with _mapped(doing), self._http.stream("GET", NATIVE + path, params=params, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                raise _error_of(response, path)
+            yield response.iter_raw()
+
     def _probe(self, doing: str) -> None:
         """Raise DaemonNotRunning when nobody listens. httpcore leaks the socket of a failed connect; this doesn't."""
         try:

@@ -97,6 +97,10 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,
+    with_kv: Annotated[
+        bool,
+        typer.Option("--with-kv", help="Write one file that holds its KV too, so that another home goes on warm."),
+    ] = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -106,6 +110,11 @@ def export(
     from akashic_cli.client import connect, segment
     from akashic_cli.render.files import write_atomically
 
+    if with_kv:
+        from akashic_cli.warm import export_warm
+
+        export_warm(session, output, autostart=not no_autostart)
+        return
     client, _ = connect(autostart=not no_autostart)
     with client, client.stream("GET", f"/sessions/{segment(session)}/export") as messages:
         lines = (json.dumps(message, ensure_ascii=False) + "\n" for message in messages)

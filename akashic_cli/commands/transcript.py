@@ -10,14 +10,23 @@ from akashic_cli.options import FormatOption, HomeOption, JsonOption, NoAutostar
 
 
 def import_transcript(
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A transcript in any known format; `-` is stdin.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|-", help="A transcript in any known format, or an exported session; `-` is stdin."
+        ),
+    ],
     transcript_format: FormatOption = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the main session.")] = None,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Read a transcript into sessions and print their names; reading it again adds only what is new."""
+    """Read a transcript into sessions and print their names; reading it again adds only what is new.
+
+    A file of `session export --with-kv` is known by its beginning and comes with its KV: take such files only from
+    whom you trust.
+    """
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, print_table, say
     from akashic_cli.render.units import count
@@ -29,8 +38,13 @@ def import_transcript(
         done = upload(client, source, transcript_format=transcript_format, name=name)
     say_problems(done)
     if as_json:
-        print_json(done.model_dump(include={"format", "read_bytes", "messages", "sessions", "problems"}))
+        fields = {"format", "read_bytes", "messages", "sessions", "problems"}
+        print_json(done.model_dump(include=fields if done.kv is None else {*fields, "kv"}))
         return
+    if done.kv is not None:
+        from akashic_cli.warm import say_kv
+
+        say_kv(done.kv)
     say(f"read {count(done.messages)} messages in {done.format or 'an unnamed'} format")
     rows = [
         (s.session, "main" if s.is_main else "side", count(s.messages), count(s.new_messages), s.conversation)

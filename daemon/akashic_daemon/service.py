@@ -31,7 +31,9 @@ from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.policies import PolicyShelf
 from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
+from akashic_daemon.protocol.archive import FORMAT, MAGIC, is_archive
 from akashic_daemon.protocol.tiers import Hinted, HintRequest, Prefetched, Pruned, PruneRequest
+from akashic_daemon.response_service import ResponseService
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import (
     Finished,
@@ -42,11 +44,14 @@ from akashic_daemon.schedule.events import (
     ToolCallDelta,
 )
 from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.session_export import Homes, SessionExport
+from akashic_daemon.session_import import SessionImport
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.programs import ProgramStore
+from akashic_daemon.store.responses import ResponseStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
@@ -96,6 +101,7 @@ class Service:
         registry = ModelRegistry(self._database)
         self.models = ModelService(self.settings, registry, self._thread, self._host)
         self.sessions = SessionService(store, ProgramStore(self._database), self._thread)
+        self.responses = ResponseService(ResponseStore(self._database), self._thread)
         self._keeper = TraceKeeper(TraceStore(self._database), self._thread, self.sessions.book)
         self.generation = Generation(
             self._config, self._loop, self._host, self.models, self.sessions, self._keeper
@@ -103,6 +109,10 @@ class Service:
         self.upkeep = TierUpkeep(self.tiers, self._loop, self._host, self.generation.traces, self._counters)
         self.context = ContextService(self._context_parts(store))
         self.sessions.find_policy = self.context.parts.shelf.find
+        self._homes = Homes(
+            self._loop, self._host, self.tiers, self._keeper, self.sessions.book, store,
+            ProgramStore(self._database), self._thread,
+        )  # fmt: skip
         if self.tiers.is_wanted:
             self.tiers.start()
         self._loop.start()
@@ -248,7 +258,7 @@ class Service:
         async with aclosing(self.generation.generate(self._without_volatile(request))) as events:
             async for event in events:
                 if isinstance(event, Finished) and request.expect_s is not None and event.reuse.session is not None:
-                    await self.upkeep.hint(event.reuse.session, HintRequest(expect_s=request.expect_s))
+                    self.upkeep.expect(event.reuse.session, request.expect_s)
                 yield event
 
     async def count_tokens(self, request: GenerationInput) -> int:
@@ -311,6 +321,10 @@ class Service:
         """Return the messages of a session in order."""
         return await self.sessions.export_session(session)
 
+    def export_warm(self, session: str) -> AsyncGenerator[bytes, None]:
+        """Return a session with its KV as one file, in pieces (`protocol.archive`)."""
+        return SessionExport(self._homes).run(session)
+
     async def remove_session(self, session: str) -> native.RemovedSession:
         """Delete a session and every message that no other session holds, also from the memories of texts and KV."""
         return await self._remove(session, wipe=True)
@@ -347,7 +361,15 @@ class Service:
         name: str | None,
         label: str | None = None,
     ) -> AsyncGenerator[native.ImportEvent, None]:
-        """Read a spooled transcript into sessions, with progress; the caller removes the file. Errors call it `label`."""
+        """Read a spooled transcript into sessions, with progress; the caller removes the file. Errors call it `label`.
+
+        An exported session is known by its first bytes, and comes with its KV.
+        """
+        with path.open("rb") as file:
+            is_warm = is_archive(file.read(len(MAGIC)))
+        if is_warm and format in (None, FORMAT):
+            importing = SessionImport(self._homes, self.models, self.sessions.find_policy)
+            return importing.run(path, name=name, label=label or "what was sent")
         return self.sessions.import_transcript(path, format_name=format, name=name, label=label)
 
     async def list_models(self) -> native.ModelList:

@@ -114,11 +114,7 @@ class SessionBook:
         return {name: list(at) for name, at in self._places.get(session, {}).items()}
 
     def adopt(
-        self,
-        session: str,
-        messages: Sequence[Message],
-        places: Places,
-        sampled: Sequence[tuple[ChainDigest | None, str, Sequence[int]]],
+        self, session: str, places: Places, sampled: Sequence[tuple[ChainDigest | None, str, Sequence[int]]]
     ) -> None:
         """Know of a session from another home what is remembered of one whose last request was answered here.
 
@@ -128,7 +124,6 @@ class SessionBook:
             _remember(self._places, session, places)
             self._changed.add(session)
             self._write_later(session)
-        self._keep_calls(messages)
         for parent, text, ids in sampled:
             _remember(self._sampled, (parent, text), ids)
             _remember(self._sampled_text, text, ids)

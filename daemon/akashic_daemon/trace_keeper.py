@@ -47,6 +47,10 @@ class TraceKeeper:
         self._parts[known.fingerprint] = parts
         self._book.keep_trace(known, parts)
 
+    def parts(self, fingerprint: str) -> Mapping[str, str]:
+        """Return what a fingerprint is made of, nothing when that isn't known."""
+        return self._parts.get(fingerprint, {})
+
     def change_since(self, session: str | None, info: ModelInfo) -> tuple[Known, str] | None:
         """Return what a session computed last and what of the model has changed since; None when nothing has.
 

@@ -16,7 +16,7 @@ from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.spool import spool
 from akashic_daemon.api.stream import EventStream, as_ours
 from akashic_daemon.errors import BadRequest
-from akashic_daemon.protocol import native
+from akashic_daemon.protocol import archive, native
 from akashic_daemon.service import Service
 
 _PREFIX = "/akashic/v1"
@@ -141,9 +141,20 @@ async def fork_session(request: Request) -> Response:
 
 
 async def export_session(request: Request) -> Response:
-    """Answer with a session's messages, one a line."""
+    """Answer with a session's messages, one a line; with `kv=1` as a file that holds its KV too."""
+    if request.query_params.get("kv") == "1":
+        return _archive(_service(request).export_warm(request.path_params["session"]))
     messages = await _service(request).export_session(request.path_params["session"])
     return Response(b"".join(dump(m.to_json()) + b"\n" for m in messages), media_type="application/x-ndjson")
+
+
+def _archive(source: AsyncIterator[bytes]) -> Response:
+    def on_error(error: Exception) -> bytes:
+        return b"".join(archive.part(archive.Kind.FAIL, as_ours(error).to_wire()))
+
+    return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
+        source, media_type="application/octet-stream", keepalive=None, on_error=on_error
+    )
 
 
 async def turn(request: Request) -> Response:

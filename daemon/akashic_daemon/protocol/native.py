@@ -8,6 +8,7 @@
     GET    /sessions/{id}               SessionDetail
     POST   /sessions/{id}/fork          ForkRequest -> SessionSummary
     GET    /sessions/{id}/export        NDJSON, one message a line (`trajectory.message.Message.to_json`)
+    GET    /sessions/{id}/export?kv=1   a warm session as one file (`protocol.archive`), which /import takes
     DELETE /sessions/{id}               RemovedSession
     POST   /sessions/{id}/turn          TurnRequest -> NDJSON of TurnEvent; creates the session when it's new
     GET    /cache/verify?fix=1          NDJSON of one StoreReport
@@ -194,6 +195,17 @@ class ImportProblem(Wire):
     first_line: int | None = None
 
 
+class ImportedKv(Wire):
+    """What came of a warm session's KV. known_blocks: were here already. detail: why all of it was left out, else empty."""
+
+    blocks: int = 0
+    tokens: int = 0
+    kv_bytes: int = 0
+    known_blocks: int = 0
+    left_out_blocks: int = 0
+    detail: str = ""
+
+
 class ImportEvent(Wire):
     """One line of an import's answer: progress while it runs, then a result or an error."""
 
@@ -203,6 +215,7 @@ class ImportEvent(Wire):
     format: str | None = None
     sessions: list[ImportedSession] = Field(default_factory=list)
     problems: list[ImportProblem] = Field(default_factory=list)
+    kv: ImportedKv | None = None
     error: dict[str, Any] | None = None
 
 

@@ -99,6 +99,9 @@ class Tiering:
         self.problem: str | None = None
         """Why the loaded model's KV goes to no tier."""
         self.parked_tokens = 0
+        self.hints_met = 0
+        """Sessions that came when they were expected, or before."""
+        self.hints_expired = 0
 
     # -- models ------------------------------------------------------------------------------------------------
 
@@ -154,6 +157,11 @@ class Tiering:
     def catalogue(self) -> Catalogue | None:
         """The blocks of the loaded model."""
         return self._catalogue
+
+    @property
+    def exporter(self) -> Exporter | None:
+        """What copies blocks of the loaded model out; None without tiers."""
+        return self._exporter
 
     # -- a request on its way ----------------------------------------------------------------------------------
 
@@ -334,8 +342,12 @@ class Tiering:
 
     def forget_hint(self, session: str | None) -> None:
         """Expect nothing more: the turn came."""
-        if session is not None:
-            self._hints.pop(session, None)
+        if session is not None and self._hints.pop(session, None) is not None:
+            self.hints_met += 1
+
+    def cancel_hint(self, session: str) -> None:
+        """Expect nothing more: the turn won't come."""
+        self._hints.pop(session, None)
 
     def _warm(self) -> float | None:
         """Bring back what a hinted session will want, when it is due."""
@@ -353,6 +365,7 @@ class Tiering:
         for session, hint in list(self._hints.items()):
             if hint.until_s <= now_s:
                 del self._hints[session]
+                self.hints_expired += 1
             elif hint.due_s <= now_s and not hint.is_ready:
                 hint.is_ready = True
                 found = self.outlook(hint.key)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from akashic_daemon.errors import AkashicError, StoreError
+from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.align import Entry, Trace
 from akashic_daemon.program.path import Path, op_from_json, op_to_json
 from akashic_daemon.store import tree
@@ -28,6 +29,7 @@ from akashic_daemon.types import ChainDigest
 Parts = Mapping[str, str]
 """What a fingerprint is made of, by name."""
 _LENGTH_BYTES = 4
+_MOST_BODY_BYTES = 1 << 30
 
 
 class TraceStore:
@@ -97,6 +99,26 @@ def put(c: sqlite3.Connection, session_id: int, known: Known, parts: Parts) -> N
     _hold_bounds(c, session_id)
 
 
+def pack(known: Known) -> bytes:
+    """Return a trace with all of its messages, for another home."""
+    return _to_body(known, dict(enumerate(known.messages)))
+
+
+def unpack(session: str, model: str, fingerprint: str, body: bytes) -> Known:
+    """Read what `pack` wrote. Raises StoreError when it is something else."""
+    try:
+        known = _from_body(session, model, fingerprint, body, ())
+        active_cache(known.trace.path)
+        if sum(length for _, length in known.runs) != len(known.trace.path.tokens):
+            raise ValueError("owners and tokens differ in number")
+        return known
+    except (AkashicError, zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise StoreError(
+            f"reading what session {session!r} computed last: {error}",
+            hint="its next request is recognised by its text alone",
+        ) from error
+
+
 def checksum(fingerprint: str, body: bytes) -> str:
     """Return the tagged checksum of a row."""
     return "trace1:" + hashlib.blake2b(fingerprint.encode() + b"\n" + body, digest_size=16).hexdigest()
@@ -156,7 +178,7 @@ def _to_body(known: Known, others: Mapping[int, Message]) -> bytes:
 
 
 def _from_body(session: str, model: str, fingerprint: str, body: bytes, own: Sequence[Message]) -> Known:
-    data = zlib.decompress(body)
+    data = _inflated(body)
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     words = json.loads(data[_LENGTH_BYTES:end])
     planes = np.frombuffer(data, np.uint8, offset=end).reshape(4, -1)
@@ -171,6 +193,15 @@ def _from_body(session: str, model: str, fingerprint: str, body: bytes, own: Seq
         session, model, fingerprint, trace, messages, tuple(words["tools"]), frozenset(words["altered"]), runs,
         words["template"],
     )  # fmt: skip
+
+
+def _inflated(body: bytes) -> bytes:
+    """Undo the packing, up to what a trace may need: what comes from another home may be anything."""
+    state = zlib.decompressobj()
+    data = state.decompress(body, _MOST_BODY_BYTES)
+    if not state.eof:
+        raise ValueError("it is cut off, or too large")
+    return data
 
 
 def _entry(tokens: array[int], owner: int, flat: Sequence[int]) -> Entry:

@@ -135,6 +135,32 @@ class Exporter:
         length = key_length(key, block.end)
         self._jobs.append(_Job(block, key, length, group))
 
+    def blocks_along(self, key: array[int], borders: Sequence[int], computed: int) -> list[Block]:
+        """Return the blocks of a path's first tokens; those that no tier has are known for the caller alone."""
+        trail = Trail("", borders)
+        self.follow(trail, key)
+        cut = list(self._cut(trail, key, computed, is_final=True))
+        chain: list[Block] = []
+        at = trail.tail
+        while at is not None:
+            chain.append(at)
+            at = at.parent
+        for block in reversed(cut):
+            self._catalogue.drop_empty(block)
+        return chain[::-1]
+
+    def copy_now(self, key: array[int], block: Block) -> bytes | None:
+        """Return the KV of a block from the engine's own cells; None when it hasn't all of them. Raises EngineError."""
+        count = len(block.tokens)
+        with self._index.holding(key[: key_length(key, block.end)], block.first, count) as sequence:
+            if sequence is None:
+                return None
+            buffer = memoryview(bytearray(self._engine.export_bytes(count, self._storage)))
+            size_bytes = self._engine.export_cells(
+                sequence, block.position, block.position + count, buffer, self._storage
+            )
+        return bytes(buffer[:size_bytes])
+
     def export(self, limit_s: float) -> bool:
         """Copy blocks out for about `limit_s`; False when nothing more can be done now."""
         until_s = time.monotonic() + limit_s

@@ -217,7 +217,7 @@ class Mover:
         block.is_moving = False
         keeps_buffer = False
         try:
-            if not self._store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
+            if not self.store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
                 keeps_buffer = True
             block.size_bytes = size_bytes
             _join(block, group)
@@ -231,7 +231,8 @@ class Mover:
             if not keeps_buffer:
                 self.outgoing.give_back(buffer)
 
-    def _store_in_ram(self, block: Block, payload: memoryview) -> bool:
+    def store_in_ram(self, block: Block, payload: memoryview) -> bool:
+        """Copy a block into the RAM tier; False when no room can be made."""
         if block.slots is not None:
             return True
         slots = self.arena.reserve(len(payload))
@@ -427,7 +428,7 @@ class Mover:
                 block = by_key.pop(key)
                 read_bytes += len(found.payload)
                 self.moves.promoted_ssd_blocks += 1
-                self._store_in_ram(block, found.payload)
+                self.store_in_ram(block, found.payload)
                 if sink.offer((block, buffer, len(found.payload))):
                     continue
             if buffer is not None:
@@ -468,7 +469,7 @@ class Mover:
                 self.moves.promoted_ssd_bytes += len(found.payload)
                 self.moves.promoted_ssd_blocks += 1
                 self.moves.prefetched_bytes += len(found.payload)
-                block.prefetched = self._store_in_ram(block, found.payload)
+                block.prefetched = self.store_in_ram(block, found.payload)
                 if not block.prefetched:
                     self.moves.prefetch_wasted_bytes += len(found.payload)
             else:

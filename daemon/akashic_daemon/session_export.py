@@ -1,0 +1,229 @@
+"""A session as one file that another home goes on with: messages, program, trace, sampled ids, and the KV of its path.
+
+KV comes from RAM, disk, or the engine's own cells, one block in memory at a time. What the file can't have is told in its
+last part. Async, on the event loop; nothing here is on the token path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from array import array
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from akashic_daemon.cache.keys import OpTable
+from akashic_daemon.engine.host import ModelHost
+from akashic_daemon.errors import AkashicError, EngineError, StoreError
+from akashic_daemon.program.wire import to_stored
+from akashic_daemon.protocol.archive import Kind, begin, part
+from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.session_book import SessionBook
+from akashic_daemon.store.programs import ProgramStore, SessionProgram
+from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
+from akashic_daemon.store.thread import StoreThread
+from akashic_daemon.store.traces import pack
+from akashic_daemon.tier_service import TierService
+from akashic_daemon.tiers.adopt import payload_of
+from akashic_daemon.tiers.block import Block, to_label
+from akashic_daemon.tiers.catalogue import Catalogue
+from akashic_daemon.tiers.exporter import Exporter
+from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.trace_keeper import TraceKeeper
+from akashic_daemon.traces import Known
+
+T = TypeVar("T")
+_MESSAGES_A_PART = 64
+_MOVER_S = 60.0
+"""So long the mover may be busy with what is more urgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """What a session's export and import need of the daemon."""
+
+    loop: StepLoop
+    host: ModelHost
+    tiers: TierService
+    keeper: TraceKeeper
+    book: SessionBook
+    store: SessionStore
+    programs: ProgramStore
+    thread: StoreThread
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    row: SessionRow
+    messages: list[StoredMessage]
+    program: SessionProgram
+
+
+@dataclass(slots=True)
+class _Count:
+    """What went into a file."""
+
+    blocks: int = 0
+    tokens: int = 0
+    kv_bytes: int = 0
+    left_out: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+async def on_mover(mover: Mover, work: Callable[[], T], priority: Priority) -> T:
+    """Do something on the mover's thread. Raises StoreError when that stays busy."""
+    try:
+        return cast(T, await asyncio.to_thread(mover.call, work, _MOVER_S, priority=priority))
+    except TimeoutError as error:
+        raise StoreError(
+            f"moving blocks of KV: the disk or the RAM tier was busy for {_MOVER_S:.0f} s", hint="try again later"
+        ) from error
+
+
+class SessionExport:
+    """Writes sessions with their KV."""
+
+    def __init__(self, homes: Homes) -> None:
+        self._homes = homes
+
+    async def run(self, session: str) -> AsyncGenerator[bytes, None]:
+        """Give the file's bytes in small pieces. Raises NotFound before the first."""
+        homes = self._homes
+        await homes.keeper.ready()
+        stored = await homes.thread.run(lambda: self._read(session))
+        known = self._newest(session)
+        yield begin()
+        for piece in self._without_kv(stored, known):
+            yield piece
+        count = _Count()
+        if known is None:
+            count.notes.append("nothing of it was computed, so there is no KV")
+        else:
+            async for piece in self._kv(known, count):
+                yield piece
+        if count.left_out:
+            count.notes.append(f"{count.left_out} blocks aren't in any tier and no longer in the engine")
+        said = {"messages": len(stored.messages), "blocks": count.blocks, "tokens": count.tokens}
+        for piece in part(Kind.END, {**said, "kv_bytes": count.kv_bytes, "notes": count.notes}):
+            yield piece
+
+    def _read(self, session: str) -> _Stored:
+        homes = self._homes
+        return _Stored(homes.store.get(session), homes.store.messages(session), homes.programs.get(session))
+
+    def _newest(self, session: str) -> Known | None:
+        """Return what the loaded model computed of it, or else the model that answered last."""
+        engine, traces = self._homes.loop.engine, self._homes.keeper.traces
+        own = traces.of_session(session, engine.model.fingerprint) if engine is not None else None
+        return own or traces.newest_of(session)
+
+    # -- what isn't KV -----------------------------------------------------------------------------------------
+
+    def _without_kv(self, stored: _Stored, known: Known | None) -> Iterator[bytes]:
+        row, program = stored.row, stored.program
+        home = {"session": row.name, "title": row.title, "messages": len(stored.messages)}
+        if known is not None:
+            parts = dict(self._homes.keeper.parts(known.fingerprint))
+            home |= {"model": known.model, "fingerprint": known.fingerprint, "parts": parts}
+        yield from part(Kind.HOME, home)
+        for first in range(0, len(stored.messages), _MESSAGES_A_PART):
+            some = stored.messages[first : first + _MESSAGES_A_PART]
+            lines = "".join(json.dumps(m.message.to_json()) + "\n" for m in some)
+            yield from part(Kind.MESSAGES, {"first": first, "count": len(some)}, lines.encode())
+        asked = {
+            "policy": program.policy,
+            "policy_since": program.policy_since,
+            "ops": [to_stored(op) for op in program.ops],
+            "edit_reuse": program.edit_reuse,
+            "places": self._homes.book.places_of(row.name),
+            "window_start": row.window_start_message,
+        }
+        yield from part(Kind.PROGRAM, asked)
+        sampled = [[m.index, list(m.token_ids)] for m in stored.messages if m.token_ids]
+        yield from part(Kind.SAMPLED, {"ids": sampled})
+        if known is not None:
+            words = {"model": known.model, "fingerprint": known.fingerprint, "tokens": len(known.trace.path.tokens)}
+            yield from part(Kind.TRACE, words, pack(known))
+
+    # -- KV ----------------------------------------------------------------------------------------------------
+
+    async def _kv(self, known: Known, count: _Count) -> AsyncGenerator[bytes, None]:
+        try:
+            blocks, copy_now = await self._blocks(known)
+        except AkashicError as error:
+            count.notes.append(f"no KV: {error.message}")
+            return
+        for number, block in enumerate(blocks):
+            payload = await self._payload(block, copy_now)
+            if payload is None:
+                count.left_out += 1
+                if not any(b.has_copy for b in blocks[number:]) and copy_now is None:
+                    count.left_out += len(blocks) - number - 1
+                    return
+            for piece in part(Kind.LABEL, {"key": block.key}, to_label(block)):
+                yield piece
+            if payload is not None:
+                count.blocks += 1
+                count.tokens += len(block.tokens)
+                count.kv_bytes += len(payload)
+                for piece in part(Kind.KV, {"key": block.key}, payload):
+                    yield piece
+
+    async def _payload(self, block: Block, copy_now: Callable[[Block], bytes | None] | None) -> bytes | None:
+        mover = self._homes.tiers.mover
+        payload = None
+        if block.has_copy or block.is_moving:  # one that is on its way is there once what was handed over is stored
+            payload = await on_mover(mover, lambda: payload_of(mover, block), Priority.PREFETCH)
+        if payload is None and copy_now is not None:
+            payload = await self._homes.host.on_engine_thread(lambda: copy_now(block))
+        return payload
+
+    async def _blocks(self, known: Known) -> tuple[Sequence[Block], Callable[[Block], bytes | None] | None]:
+        """Return the blocks along a path, and how to copy one out of the engine if that has the model."""
+        engine = self._homes.loop.engine
+        if engine is not None and engine.model.fingerprint == known.fingerprint:
+            return await self._homes.host.on_engine_thread(lambda: self._of_loaded(known))
+        mover = self._homes.tiers.mover
+        if not self._homes.tiers.is_wanted:
+            raise EngineError(f"its model, {known.model}, isn't loaded, and no tier below the engine is on")
+        return await on_mover(mover, lambda: _of_disk(mover, known), Priority.PREFETCH), None
+
+    def _of_loaded(self, known: Known) -> tuple[Sequence[Block], Callable[[Block], bytes | None] | None]:
+        loop = self._homes.loop
+        engine, index = loop.engine, loop.index
+        if engine is None or index is None:
+            raise EngineError("the model was unloaded meanwhile")
+        exporter = loop.tiering.exporter
+        if exporter is None:
+            storage = self._homes.tiers.settings.storage
+            exporter = Exporter(engine, index, Catalogue(known.fingerprint), self._homes.tiers.mover, storage)
+        path = known.trace.path
+        key = index.ops.key(path)
+        borders = list(itertools.accumulate(length for _, length in known.runs))
+        # The last token was sampled, and perhaps not computed.
+        blocks = exporter.blocks_along(key, borders, len(path.tokens) - 1)
+        return blocks, lambda block: self._copy_now(known.fingerprint, key, block, exporter)
+
+    def _copy_now(self, fingerprint: str, key: array[int], block: Block, exporter: Exporter) -> bytes | None:
+        """Copy a block out of the engine; None when it can't be, or another model is loaded by now."""
+        engine, current = self._homes.loop.engine, self._homes.loop.tiering.exporter
+        if engine is None or engine.model.fingerprint != fingerprint or current not in (None, exporter):
+            return None
+        try:
+            return exporter.copy_now(key, block)
+        except EngineError:
+            return None
+
+
+def _of_disk(mover: Mover, known: Known) -> list[Block]:
+    """Return the blocks that the disk has of a path of a model that isn't loaded. Raises StoreError."""
+    if mover.ssd is None:
+        raise StoreError(f"its model, {known.model}, isn't loaded, and there is no disk to read its KV from")
+    mover.flush_writes()
+    table = OpTable()
+    catalogue = Catalogue(known.fingerprint)
+    catalogue.load((s.key, s.label, s.size_bytes) for s in mover.ssd.labels(known.fingerprint))
+    pieces = catalogue.walk(table.key(known.trace.path), table)
+    return [piece.block for piece in pieces if piece.count == len(piece.block.tokens)]
