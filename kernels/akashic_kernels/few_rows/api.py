@@ -14,6 +14,8 @@ __all__ = ["MOST_ROWS", "few_rows_linear"]
 
 PRODUCTS = 4096
 """Products that a program holds apart: 32 registers a thread of four warps."""
+MANY_FEATURES = 6144
+"""From so many on, programs of eight features fill the GPU."""
 
 
 def few_rows_linear(
@@ -31,8 +33,7 @@ def few_rows_linear(
     """Give x [rows, in] through `weight` [out, in], all of one type: [rows, out], or [rows, out / 2] if `gated`.
 
     norm: RMS norm with these weights [in] and `epsilon` before. gated: silu of the first half times the second half
-    after. residual: added at the end. `out` may be `residual`. The launch just before this one on the stream must not
-    write `weight`, whose first values are read while that one ends.
+    after. residual: added at the end. `out` may be `residual`.
     """
     import torch
 
@@ -64,7 +65,7 @@ def _launch(
 
     rows, wide = x.shape
     block = 1 << (rows - 1).bit_length()
-    features, inputs, warps = shape or launch_shape(block, wide, gated)
+    features, inputs, warps = shape or launch_shape(block, out.shape[1], wide, gated)
     overlap = x.is_cuda and can_overlap(x.device)
     with launching(KERNEL):
         few_rows_kernel[(-(-out.shape[1] // features),)](
@@ -76,8 +77,8 @@ def _launch(
         )  # fmt: skip
 
 
-def launch_shape(rows: int, wide: int, gated: bool) -> tuple[int, int, int]:
-    """Choose output features and input features of a program's step, and warps."""
-    features = 4 if gated or rows > 2 else 8
-    inputs = PRODUCTS // (features * rows * (2 if gated else 1))
-    return features, max(64, min(inputs, 1 << (wide - 1).bit_length())), 4
+def launch_shape(rows: int, features: int, wide: int, gated: bool) -> tuple[int, int, int]:
+    """Choose output features and input features of a program's step, and warps: as kernels/bench/few_rows.py found."""
+    own = 8 if features >= MANY_FEATURES and rows <= 2 and not gated else 4
+    inputs = PRODUCTS // (own * rows * (2 if gated else 1))
+    return own, max(64, min(inputs, 1 << (wide - 1).bit_length())), 4

@@ -33,7 +33,7 @@ def few_rows_kernel(
 ):
     """Products [FEATURES, INPUTS] of each row are added up step by step, and over INPUTS at the end.
 
-    Weights are loaded one step ahead, the first ones before the launch before this one has ended if OVERLAP.
+    With OVERLAP a launch begins before the one before it has ended, and waits for it before it reads anything.
     """
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     row = tl.arange(0, ROWS)
@@ -45,16 +45,14 @@ def few_rows_kernel(
     products = tl.zeros([ROWS, FEATURES, INPUTS], tl.float32)
     gated_products = tl.zeros([ROWS, FEATURES, INPUTS], tl.float32)
     squares = tl.zeros([ROWS, INPUTS], tl.float32)
-    w = load_weights(first_at, in_step, wide, real)
-    u = load_weights(second_at, in_step, wide, real & GATED)
     if OVERLAP:
         gdc_launch_dependents()
         gdc_wait()
     for start in range(0, wide, INPUTS):
         k = start + in_step
         inside = k < wide
-        next_w = load_weights(first_at, k + INPUTS, wide, real)
-        next_u = load_weights(second_at, k + INPUTS, wide, real & GATED)
+        w = load_weights(first_at, k, wide, real)
+        u = load_weights(second_at, k, wide, real & GATED)
         v = tl.load(x + row[:, None] * x_stride + k[None, :], mask=live[:, None] & inside[None, :], other=0.0)
         v = v.to(tl.float32)
         if NORMED:
@@ -63,7 +61,6 @@ def few_rows_kernel(
         products += v[:, None, :] * w.to(tl.float32)[None, :, :]
         if GATED:
             gated_products += v[:, None, :] * u.to(tl.float32)[None, :, :]
-        w, u = next_w, next_u
     y = tl.sum(products, 2)
     z = tl.sum(gated_products, 2)
     if NORMED:

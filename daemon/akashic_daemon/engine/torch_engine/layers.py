@@ -80,8 +80,8 @@ class FewRows:
         return few_rows_linear(inner, second.weight, bias=second.bias, residual=x)
 
     def head(self, weights: Weights, x: torch.Tensor) -> torch.Tensor:
-        """Launch once."""
-        return few_rows_linear(x, weights.head, norm=weights.norm, epsilon=self._epsilon)
+        """Norm, then multiply: the library reads so large a matrix as fast, and norms nothing twice."""
+        return linear(rms_norm(x, weights.norm.shape, weights.norm, self._epsilon), weights.head)
 
 
 def serves_few(x: torch.Tensor) -> bool:

@@ -62,7 +62,7 @@ class PageTable:
     def __init__(self, count: int, page_tokens: int) -> None:
         self.count = count
         self.page_tokens = page_tokens
-        self.refs: Ints = np.zeros(count, np.int32)
+        self.refs: Longs = np.zeros(count, np.int64)
         self.fill: Ints = np.zeros(count, np.int32)
         self._free = list(range(count - 1, -1, -1))
 
@@ -81,9 +81,9 @@ class PageTable:
             return
         pages = views[:, PAGE]
         self._count(pages, -1)
-        unseen = self.refs[pages] == 0
-        if unseen.any():
-            gone = np.unique(pages[unseen])
+        unseen = self.refs[pages]
+        if not unseen.all():
+            gone = np.unique(pages[unseen == 0])
             self.fill[gone] = 0
             self._free.extend(gone[::-1].tolist())
 
@@ -91,7 +91,8 @@ class PageTable:
         if len(pages) < _FEW:
             np.add.at(self.refs, pages, change)
         else:  # twice as fast for long lists
-            self.refs += change * np.bincount(pages, minlength=self.count)
+            counts = np.bincount(pages, minlength=self.count)
+            self.refs += counts if change > 0 else -counts
 
     # -- new tokens --------------------------------------------------------------------------------------------
 

@@ -101,12 +101,13 @@ def placed(views: Views, ranges: Sequence[tuple[int, int]]) -> Views:
     if not len(views):
         return NO_VIEWS
     spans = np.array(ranges, np.int64).reshape(-1, 2)
-    row_ends, span_ends = np.cumsum(views[:, LENGTH], dtype=np.int64), np.cumsum(spans[:, 1] - spans[:, 0])
-    assert row_ends[-1] == span_ends[-1]
+    row_ends = np.cumsum(views[:, LENGTH], dtype=np.int64)
     if len(spans) == 1:
         out = views.copy()
-        out[:, BASE] = spans[0, 0] + row_ends - views[:, LENGTH] - views[:, OFFSET]
+        out[:, BASE] = row_ends - views[:, LENGTH] - views[:, OFFSET] + spans[0, 0]
         return out
+    span_ends = np.cumsum(spans[:, 1] - spans[:, 0])
+    assert row_ends[-1] == span_ends[-1]
     ends = np.union1d(row_ends, span_ends[span_ends > 0])
     begins = np.concatenate([[0], ends[:-1]])
     row, span = np.searchsorted(row_ends, begins, "right"), np.searchsorted(span_ends, begins, "right")
