@@ -96,10 +96,9 @@ class Exporter:
         while trail.lacking and trail.lacking[0].end <= computed:
             self._make_copy(trail, trail.lacking.popleft(), key, visible)
         for block in self._cut(trail, key, computed, is_final=is_final):
-            if block.has_copy or block.is_moving:
+            if block.has_copy or block.is_moving or block.is_labelled:
                 trail.shared.append(block.key)
-            else:
-                self._make_copy(trail, block, key, visible)
+            self._make_copy(trail, block, key, visible)
 
     def _make_copy(self, trail: Trail, block: Block, key: array[int], visible: Ranges) -> None:
         if not block.has_copy and not block.is_moving and intersect(visible, ((block.first, block.end),)):

@@ -364,9 +364,21 @@ class Mover:
             elif not write.block.has_copy:
                 self.moves.lose(str(written.refused))
                 self.catalogue.drop_empty(write.block)
+        self._join_other_groups(w for w in batch if w.block.key in stored)
         if written.refused is None:
             logger.debug("wrote %d blocks in %.3f s", len(batch), time.monotonic() - started_s)
         self._schedule_writes()
+
+    def _join_other_groups(self, writes: Iterable[_Write]) -> None:
+        """Let sessions have blocks that they found before those were on the disk: else one's removal would orphan theirs."""
+        assert self._ssd is not None
+        keys: dict[str, list[str]] = {}
+        for write in writes:
+            for group in write.block.groups:
+                if group != write.group:
+                    keys.setdefault(group, []).append(write.block.key)
+        for group, found in keys.items():
+            self._ssd.join(group, found)
 
     def _outgoing(self, write: _Write) -> Outgoing:
         block = write.block
