@@ -77,8 +77,9 @@ def fields(report: TierReport) -> list[tuple[str, str]]:
         (
             "prefetched",
             f"{size(moves.prefetched_bytes)}: {size(moves.prefetch_used_bytes)} used, "
-            f"{size(moves.prefetch_wasted_bytes)} wasted; {count(report.hints)} hints",
+            f"{size(moves.prefetch_wasted_bytes)} wasted",
         ),
+        ("hints", f"{count(report.hints)}: {count(report.hints_met)} came, {count(report.hints_expired)} did not"),
         (
             "evicted",
             f"engine {count(gone.gpu_tokens)} tokens ({count(gone.gpu_parked_tokens)} parked), "

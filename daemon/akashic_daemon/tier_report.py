@@ -40,6 +40,8 @@ def report(
         reloads=counters.reloads_total,
         stall_s=counters.reload_s_total,
         hints=hints,
+        hints_met=loop.tiering.hints_met,
+        hints_expired=loop.tiering.hints_expired,
         problems=problems,
     )
 

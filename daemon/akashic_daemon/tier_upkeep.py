@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -150,7 +149,7 @@ class TierUpkeep:
     async def hint(self, session: str, request: HintRequest) -> Hinted:
         """Expect a session's next request, so that its KV is in the engine by then; or expect it no more."""
         if not request.tool_running:
-            await self._host.on_engine_thread(lambda: self._loop.tiering.forget_hint(session))
+            await self._host.on_engine_thread(lambda: self._loop.tiering.cancel_hint(session))
             return Hinted(session=session, is_taken=True, detail="it is no longer expected")
         if not self._tiers.is_wanted:
             return Hinted(
@@ -159,10 +158,19 @@ class TierUpkeep:
         known = self._known(session)
         if known is None:
             return Hinted(session=session, is_taken=False, detail=self._why_unknown())
-        self._hints += 1
-        path = known.trace.path
-        await self._on_engine(lambda key: self._loop.tiering.hint(session, key, request.expect_s), known)
-        return Hinted(session=session, is_taken=True, tokens=len(path.tokens))
+        await self._host.on_engine_thread(lambda: self._expect(session, known, request.expect_s))
+        return Hinted(session=session, is_taken=True, tokens=len(known.trace.path.tokens))
+
+    def expect(self, session: str, expect_s: float) -> None:
+        """Expect a session's next request, where that has any effect; returns at once."""
+        known = self._known(session)
+        if self._tiers.is_wanted and known is not None:
+            self._loop.call(lambda: self._expect(session, known, expect_s), _say_failure)
+
+    def _expect(self, session: str, known: Known, expect_s: float) -> None:
+        if self._loop.index is not None:
+            self._hints += 1
+            self._loop.tiering.hint(session, self._loop.index.ops.key(known.trace.path), expect_s)
 
     # -- sessions that go, and change their names --------------------------------------------------------------
 
@@ -260,13 +268,6 @@ class TierUpkeep:
         whole = [p.block for p in pieces if p.count == len(p.block.tokens)]
         return sum(p.count for p in pieces), whole
 
-    async def _on_engine(self, work: Callable[[array[int]], None], known: Known) -> None:
-        def run() -> None:
-            if self._loop.index is not None:
-                work(self._loop.index.ops.key(known.trace.path))
-
-        await self._host.on_engine_thread(run)
-
     async def _on_mover(self, work: Callable[[], T], priority: Priority, timeout_s: float | None = None) -> T:
         """Do something on the mover's thread and return or raise what it does. Raises TimeoutError; it is done then too."""
         running = asyncio.get_running_loop()
@@ -325,4 +326,4 @@ def _as_pruned(gone: Gone, *, dry_run: bool) -> Pruned:
 
 def _say_failure(result: object) -> None:
     if isinstance(result, BaseException):
-        logger.error("following a session's new name in the tiers: %s", result)
+        logger.error("telling the tiers of a session: %s", result)

@@ -63,6 +63,7 @@ REPORT = TierReport(
     reloads=5,
     stall_s=0.4567,
     hints=2,
+    hints_met=1,
 )
 OFF = TierReport(
     tiers=[

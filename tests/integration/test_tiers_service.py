@@ -121,7 +121,8 @@ def test_a_hinted_session_is_in_the_engine_before_it_asks(home: Path) -> None:
         await asyncio.wait_for(arrived(), 60)
         await settled(service)
         assert (await say(service, "one")).reused_by_tier["gpu"] > 300
-        assert (await service.upkeep.report()).hints == 1
+        report = await service.upkeep.report()
+        assert (report.hints, report.hints_met, report.hints_expired) == (1, 1, 0)
 
     on_service(home, check)
 
@@ -132,6 +133,8 @@ def test_a_request_may_say_when_the_next_one_comes(home: Path) -> None:
         hints = await service._host.on_engine_thread(lambda: dict(service._loop.tiering._hints))
         assert list(hints) == ["one"]
         await service.hint("one", HintRequest(tool_running=False))
+        report = await service.upkeep.report()
+        assert (report.hints, report.hints_met, report.hints_expired) == (1, 0, 0)
         assert not await service._host.on_engine_thread(lambda: dict(service._loop.tiering._hints))
 
     on_service(home, check)

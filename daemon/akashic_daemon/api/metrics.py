@@ -117,6 +117,8 @@ def _tiers(page: _Page, stats: Stats) -> None:
     page.counter("reloads", "Requests for which KV was brought back.", report.reloads)
     page.counter("reload_seconds", "Time that requests waited for it.", report.stall_s)
     page.counter("session_hints", "Requests that were announced.", report.hints)
+    came = {"came": report.hints_met, "expired": report.hints_expired}
+    page.counter("session_hint_fates", "What became of them.", _by("fate", came))
     gone = report.evictions
     page.counter("evicted_tokens", "Tokens that left the engine's cache.", gone.gpu_tokens)
     page.counter("ram_evicted_bytes", "KV that left the RAM tier for lack of room.", gone.ram.bytes)

@@ -91,7 +91,7 @@ class TierReport(Wire):
     """What the tiers hold and did.
 
     staging_bytes: buffers between engine, RAM and disk, beside the tiers. stall_s: seconds that requests waited for what
-    came back.
+    came back. hints: sessions that were announced; met: came in time; expired: didn't.
     """
 
     tiers: list[Tier] = Field(default_factory=list)
@@ -102,6 +102,8 @@ class TierReport(Wire):
     reloads: int = 0
     stall_s: float = 0.0
     hints: int = 0
+    hints_met: int = 0
+    hints_expired: int = 0
     problems: list[str] = Field(default_factory=list)
 
 
