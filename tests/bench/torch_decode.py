@@ -100,7 +100,7 @@ def make_engine(
     kv = PagedKv(pool, PageTable(pages, options.page_tokens), options.max_sequences)
     info = ModelInfo(
         name="random", path="", description="", architecture=shape.name, parameters_count=shape.parameters, size_bytes=0,
-        kv_bytes_per_token=shape.kv_values_per_token * dtype.itemsize, kv_bytes=0, vocabulary_size=shape.vocabulary_size,
+        kv_bytes_per_token=shape.kv_bytes_per_token(dtype.itemsize), kv_bytes=0, vocabulary_size=shape.vocabulary_size,
         trained_window_tokens=shape.window_tokens, window_tokens=shape.window_tokens, chat_template=None, bos="", eos="",
         add_bos=False, fingerprint="random",
     )  # fmt: skip

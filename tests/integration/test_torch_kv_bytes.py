@@ -25,9 +25,11 @@ pytestmark = pytest.mark.model
 A, B, C = (SequenceId(n) for n in range(3))
 TEXT = [17 + (n * n) % 91 for n in range(48)]
 MORE = [5, 80, 33]
+ROUNDING = {1: 2.0**-7, 2: 2.0**-10, 4: 2.0**-22}
+"""A rounding of KV, by the bytes of a value."""
 
 
-@pytest.fixture(params=["f16", "f32"])
+@pytest.fixture(params=["f16", "f32", "q8_0"])
 def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TorchEngine]:
     file = write_tiny_gguf(tmp_path / "tiny.gguf")
     options = TorchOptions(
@@ -76,7 +78,7 @@ def test_cells_that_come_to_lie_in_other_slots_are_turned(engine: TorchEngine) -
     assert int(engine.kv.views(A)[0, 1]) == 7
     engine.import_cells(data[0], A, 0, 20)
     found = say(engine, A)
-    rounding = 2.0**-10 if engine.kv.pool.dtype.itemsize == 2 else 2.0**-22
+    rounding = ROUNDING[engine.kv.pool.dtype.itemsize]
     assert np.abs(found - expected).max() <= 8 * rounding * np.abs(expected).max()
     assert not np.array_equal(found, expected), "nothing was turned: the test shows nothing"
 
@@ -89,7 +91,7 @@ def test_a_run_may_come_back_at_other_positions(engine: TorchEngine) -> None:
     engine.release(A)
     engine.import_cells(data, B, 30, 78)
     found = say(engine, B, MORE, 78)
-    rounding = 2.0**-10 if engine.kv.pool.dtype.itemsize == 2 else 2.0**-22
+    rounding = ROUNDING[engine.kv.pool.dtype.itemsize]
     assert np.abs(found - expected).max() <= 8 * rounding * np.abs(expected).max()
 
 

@@ -52,11 +52,11 @@ def torch_engine(path: Path, **options: Any) -> TorchEngine:
     return TorchEngine(TorchOptions(name="tiny", path=path, device="cpu", **given), vocabulary)
 
 
-def llama_engine(path: Path) -> LlamaCppEngine:
+def llama_engine(path: Path, **options: Any) -> LlamaCppEngine:
+    given = {"kv_type": "f32", "flash_attention": "off", **options}
     return LlamaCppEngine(
         LlamaCppOptions(
-            name="tiny", path=path, kv_type="f32", kv_tokens=512, window_tokens=512, max_sequences=4, threads=1,
-            flash_attention="off",
+            name="tiny", path=path, kv_tokens=512, window_tokens=512, max_sequences=4, threads=1, **given
         )
     )  # fmt: skip
 
@@ -132,6 +132,23 @@ def test_llama3s_scaling_in_config_json_is_what_its_formula_says(tmp_path: Path)
             smooth = (8192 / wavelength - 1) / 3
             expected = (1 - smooth) * own / 8 + smooth * own
         assert frequency == pytest.approx(expected, rel=1e-12)
+
+
+def test_eight_bits_lose_what_llama_cpps_eight_bits_lose(tmp_path: Path) -> None:
+    """Heads of 32 numbers with a scale each: what llama.cpp's q8_0 keeps too, so the errors may differ by chance only."""
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", shape=Shape(width=128))
+    ours, theirs = torch_engine(file, kv_type="q8_0"), llama_engine(file, kv_type="q8_0", flash_attention="on")
+    exact = torch_engine(file)
+    try:
+        wanted = say(exact, TOKENS)
+        found, reference = say(ours, TOKENS), say(theirs, TOKENS)
+        error, known = (float(np.sqrt(np.mean((x - wanted) ** 2))) for x in (found, reference))
+        assert 0 < error <= 2 * known, (error, known)
+        assert ours.model.kv_bytes_per_token < exact.model.kv_bytes_per_token / 3
+        assert ours.model.fingerprint != exact.model.fingerprint
+    finally:
+        for engine in (ours, theirs, exact):
+            engine.close()
 
 
 def widened(source: Path, path: Path, layers: int) -> Path:

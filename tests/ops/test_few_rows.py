@@ -51,7 +51,7 @@ def check(given: dict[str, Any], got: torch.Tensor) -> None:
     assert_within_bound(got, same_type(given), truth)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "what",
     [
@@ -72,6 +72,11 @@ def test_each_combination_is_within_its_bound(
     got = few_rows_linear(**given, out=out, backend="triton")
     assert got is out
     check(given, got)
+
+
+def test_halves_are_computed_as_wide_as_the_others(device: str) -> None:
+    given = case(2, 129, 17, torch.float16, device, norm=True, gated=True, residual=True)
+    check(given, few_rows_linear(**given, backend="triton"))
 
 
 def test_one_input_and_one_feature_are_enough(device: str) -> None:

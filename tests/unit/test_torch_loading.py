@@ -117,7 +117,6 @@ def test_a_sliding_window_that_is_switched_off_limits_nothing(tmp_path: Path) ->
     [
         ({"memory_bytes": 1 << 16}, ModelError, "weights take .* GiB, the machine has"),
         ({"memory_bytes": 1 << 20, "kv_tokens": 1 << 20}, ModelError, "KV cells take"),
-        ({"kv_type": "q8_0"}, Unsupported, "8-bit"),
         ({"device": "tpu"}, ConfigError, "'tpu'"),
         ({"kv_tokens": 64}, ConfigError, "cache.kv_tokens is 64, less than model.window_tokens 256"),
     ],

@@ -41,10 +41,10 @@ class Architecture:
     sliding_window: int = 0
     qk_norm: bool = False
 
-    @property
-    def kv_values_per_token(self) -> int:
-        """Numbers of K and V that a token takes in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim
+    def kv_bytes_per_token(self, value_bytes: int) -> int:
+        """Bytes of K and V that a token takes in all layers; values of one byte have a scale of four a head."""
+        scale_bytes = 4 if value_bytes == 1 else 0
+        return 2 * self.layers * self.kv_heads * (self.head_dim * value_bytes + scale_bytes)
 
     @property
     def parameters(self) -> int:

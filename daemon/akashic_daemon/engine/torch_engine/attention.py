@@ -114,23 +114,25 @@ class PagedAttention:
 
     def run(self, layer: int, qkv: Heads, plan: Plan) -> torch.Tensor:
         """Write K and V of the step's rows, and return what Q sees: [rows, heads, head_dim]."""
-        q, k, v = (part.to(self.pool.dtype) for part in qkv)
+        q, k, v = qkv if self.pool.scales else (part.to(self.pool.dtype) for part in qkv)
         if isinstance(plan, PrefillPlan) and plan.order is not None:
             k, v = k[plan.order], v[plan.order]
         k_pages, v_pages = self.pool.k[layer], self.pool.v[layer]
         bounds = self.pool.bounds[layer] if self.pool.bounds else None
-        rope_append(k, v, plan.slots, self.pool.rope, k_pages, v_pages, bounds=bounds)
+        scales = self.pool.scales_of(layer)
+        rope_append(k, v, plan.slots, self.pool.rope, k_pages, v_pages, bounds=bounds, **scales)
         if isinstance(plan, PrefillPlan):
-            seen = segment_prefill(q, k_pages, v_pages, plan.segments)
+            seen = segment_prefill(q, k_pages, v_pages, plan.segments, **scales)
         else:
             seen = self._decode(layer, q, plan)
         return seen.to(qkv[0].dtype)
 
     def _decode(self, layer: int, q: torch.Tensor, plan: DecodePlan) -> torch.Tensor:
         k_pages, v_pages, rope = self.pool.k[layer], self.pool.v[layer], self.pool.rope
+        scales = self.pool.scales_of(layer)
         where = (plan.views, plan.view_start, plan.positions)
         if self.sparse is None or plan.selection is None:
-            return paged_decode(q, k_pages, v_pages, *where, rope, workspace=plan.workspace)
+            return paged_decode(q, k_pages, v_pages, *where, rope, workspace=plan.workspace, **scales)
         chosen = block_select(
             q, self.pool.bounds[layer], *where, rope, plan.selection, top_k=self.sparse.blocks, sink=self.sparse.sink,
             recent=self.sparse.recent,
@@ -145,6 +147,7 @@ class PagedAttention:
             rope,
             workspace=plan.workspace,
             after_choice=True,
+            **scales,
         )
 
 

@@ -72,7 +72,7 @@ class TorchEngine:
             tail_gap=True,
             range_export=True,
             sparse_attention=self._attention.sparse is not None,
-            kv_types=("f16", "f32"),
+            kv_types=("f16", "f32", "q8_0"),
         )
 
     @property

@@ -1,6 +1,7 @@
 """KV of a run of tokens as flat bytes in the caller's memory, and back: what tiers keep (`engine.packed` is the head).
 
     u16 slots [cells], padded to 16 bytes; K [layers, cells, kv_heads, head_dim]; V likewise; in the pool's type
+    of a pool of 8 bits, padded to 16 bytes: scales of K, f32 [layers, cells, kv_heads]; scales of V likewise
 
 K lies as it lay in its page, turned by the slot that stands beside it. Where it comes to lie in another slot it is turned
 by the difference; in the same one its bits stay.
@@ -20,16 +21,16 @@ from akashic_daemon.engine.packed import HEAD_BYTES, Head, odd, read_head
 from akashic_daemon.engine.torch_engine.kv import PagedKv
 from akashic_daemon.errors import EngineError, Unsupported
 
-_KV_TYPES = {torch.float32: "pt-f32", torch.float16: "pt-f16", torch.bfloat16: "pt-bf16"}
+_KV_TYPES = {torch.float32: "pt-f32", torch.float16: "pt-f16", torch.bfloat16: "pt-bf16", torch.int8: "pt-q8_0"}
 _ALIGNMENT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """A payload: `values` are K, then V, each [layers, cells, kv_heads, head_dim]."""
+    """A payload: `stored` are K and V [layers, cells, kv_heads, head_dim], and their scales if there are any."""
 
     slots: npt.NDArray[np.uint16]
-    values: torch.Tensor
+    stored: tuple[torch.Tensor, ...]
 
 
 class CellExporter:
@@ -39,7 +40,6 @@ class CellExporter:
         self._kv = kv
         self._layers = kv.pool.layers
         _, self._heads, _, self._head_dim = kv.pool.shape
-        self._row_bytes = self._heads * self._head_dim * kv.pool.dtype.itemsize
 
     def export_bytes(self, tokens: int, storage: str) -> int:
         """Return the bytes that an export of so many tokens takes."""
@@ -60,8 +60,8 @@ class CellExporter:
         parts.slots[:] = cells % self._kv.table.page_tokens
         on_device = torch.from_numpy(cells).to(self._kv.pool.device)
         for layer in range(self._layers):
-            for part, found in zip(parts.values[:, layer], self._kv.pool.read(layer, on_device), strict=True):
-                part.copy_(found)
+            for part, found in zip(parts.stored, self._kv.pool.read(layer, on_device), strict=True):
+                part[layer].copy_(found)
         kind = _KV_TYPES[self._kv.pool.dtype]
         return Head(storage, kind, count, start, needed - HEAD_BYTES).write(into)
 
@@ -78,8 +78,9 @@ class CellExporter:
             target = torch.from_numpy(cells).to(pool.device)
             source = torch.from_numpy(np.concatenate([p.slots for p in parts]).astype(np.int64)).to(pool.device)
             for layer in range(self._layers):
-                k, v = (torch.cat([p.values[kind, layer] for p in parts]).to(pool.device) for kind in (0, 1))
-                pool.write(layer, target, pool.turned(k, source, target), v)
+                kinds = zip(*(p.stored for p in parts), strict=True)
+                stored = tuple(torch.cat([part[layer] for part in kind]).to(pool.device) for kind in kinds)
+                pool.write(layer, target, stored, source)
             pool.renew(cells)
         except RuntimeError as error:
             self._kv.table.undo(taken)
@@ -99,14 +100,25 @@ class CellExporter:
         return parts
 
     def _payload_bytes(self, count: int) -> int:
-        return self._slots_bytes(count) + 2 * self._layers * count * self._row_bytes
+        return _padded(2 * count) + sum(map(_padded, self._sizes(count)))
 
-    @staticmethod
-    def _slots_bytes(count: int) -> int:
-        return -(-2 * count // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    def _sizes(self, count: int) -> list[int]:
+        """Return the bytes of each stored part."""
+        rows = self._layers * count * self._heads
+        sizes = [rows * self._head_dim * self._kv.pool.dtype.itemsize] * 2
+        return [*sizes, *([rows * 4] * len(self._kv.pool.scales))]
 
     def _parts(self, payload: npt.NDArray[np.uint8], count: int) -> _Parts:
         """Return views of a payload."""
-        values = torch.from_numpy(payload[self._slots_bytes(count) :]).view(self._kv.pool.dtype)
-        shape = (2, self._layers, count, self._heads, self._head_dim)
-        return _Parts(payload[: 2 * count].view("<u2"), values.view(shape))
+        rows = (self._layers, count, self._heads)
+        shapes = [(*rows, self._head_dim)] * 2 + [rows] * len(self._kv.pool.scales)
+        kinds = [self._kv.pool.dtype] * 2 + [torch.float32] * len(self._kv.pool.scales)
+        stored, at = [], _padded(2 * count)
+        for shape, kind, size in zip(shapes, kinds, self._sizes(count), strict=True):
+            stored.append(torch.from_numpy(payload[at : at + size]).view(kind).view(shape))
+            at += _padded(size)
+        return _Parts(payload[: 2 * count].view("<u2"), tuple(stored))
+
+
+def _padded(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -86,14 +86,13 @@ def _device(options: TorchOptions) -> torch.device:
 
 def _types(options: TorchOptions, source: Source, device: torch.device) -> _Types:
     """f32 KV makes everything exact; else weights are 16 bits wide on a GPU and f32 on a CPU."""
-    if options.kv_type == "q8_0":
-        raise Unsupported("the torch engine keeps no 8-bit KV yet", hint="set model.kv_type to f16 or f32")
     half = torch.float16 if source.kind == "f16" else torch.bfloat16
     if options.kv_type == "f32":
         return _Types(torch.float32, torch.float32)
-    if device.type == "cpu":
-        return _Types(torch.float32, torch.float16)
-    return _Types(half, half)
+    weights = torch.float32 if device.type == "cpu" else half
+    if options.kv_type == "q8_0":
+        return _Types(weights, torch.int8)
+    return _Types(weights, torch.float16 if device.type == "cpu" else half)
 
 
 class _Sizes:
@@ -106,7 +105,7 @@ class _Sizes:
         self._shape = shape
         self._device = device
         self._warnings = warnings
-        self._cell_bytes = shape.kv_values_per_token * types.kv.itemsize
+        self._cell_bytes = shape.kv_bytes_per_token(types.kv.itemsize)
         self._window = self._longest_window()
         needed = shape.parameters * types.weights.itemsize
         self._refuse_too_large(needed, self._memory_bytes(), "weights")
@@ -173,7 +172,7 @@ def _make_kv(
     try:
         pool = KvPool(shape, pages, options.page_tokens, kv_type, device, bounded=options.sparse_blocks > 0)
     except RuntimeError as error:  # torch says so when memory lacks, on any device
-        needed = pages * options.page_tokens * shape.kv_values_per_token * kv_type.itemsize
+        needed = pages * options.page_tokens * shape.kv_bytes_per_token(kv_type.itemsize)
         raise ModelError(
             f"making room for {kv_cells:,} KV cells ({needed / 2**30:,.1f} GiB): {error}",
             hint="lower cache.kv_tokens or model.window_tokens",
@@ -185,7 +184,7 @@ def _describe(
     options: TorchOptions, source: Source, vocabulary: Vocabulary, types: _Types, sizes: tuple[int, int]
 ) -> ModelInfo:
     shape, (kv_cells, window) = source.architecture, sizes
-    per_token = shape.kv_values_per_token * types.kv.itemsize
+    per_token = shape.kv_bytes_per_token(types.kv.itemsize)
     weights, settings = weights_digest(options.path, options.digests), _settings(options, shape, vocabulary, types)
     parameters = f"{shape.parameters / 1e6:,.0f}M" if shape.parameters < 1e9 else f"{shape.parameters / 1e9:,.1f}B"
     return ModelInfo(

@@ -6,6 +6,7 @@ K is turned by its slot in the page only. One (page, head) tile is contiguous. K
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -13,13 +14,27 @@ import torch
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.pages import Packing
 from akashic_kernels.block_summary import make_bounds, update_bounds
+from akashic_kernels.kv_quant.reference import quantise_rows
 from akashic_kernels.rope import make_rope
 from akashic_kernels.rope.reference import rotate
 from akashic_kernels.views import PageShape
 
+Stored = tuple[torch.Tensor, ...]
+"""K and V of some cells as they lie: [cells, kv_heads, head_dim]; in eight bits with their scales [cells, kv_heads]."""
+
+
+class Scales(TypedDict):
+    """A layer's scales as the kernels name them: [pages, kv_heads, page_tokens], or None where KV isn't 8 bits wide."""
+
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+
 
 class KvPool:
-    """`pages` pages of `page_tokens` slots on one device; `bounded` ones keep the bounds of their keys too."""
+    """`pages` pages of `page_tokens` slots on one device; `bounded` ones keep the bounds of their keys too.
+
+    dtype: int8 keeps each head of a token as 8-bit numbers with one scale.
+    """
 
     def __init__(
         self,
@@ -44,10 +59,15 @@ class KvPool:
         # Zeros, not empty memory: a masked slot counts nothing only while it holds a number.
         self.k = torch.zeros((shape.layers, *self.shape), dtype=dtype, device=device)
         self.v = torch.zeros((shape.layers, *self.shape), dtype=dtype, device=device)
+        self.scales: tuple[torch.Tensor, ...] = ()
+        if dtype == torch.int8:
+            size = (shape.layers, pages, shape.kv_heads, page_tokens)
+            self.scales = tuple(torch.zeros(size, dtype=torch.float32, device=device) for _ in "kv")
         self.bounds: list[torch.Tensor] = []
         if bounded:
+            kind = torch.float32 if self.scales else dtype
             self.bounds = [
-                make_bounds(pages, shape.kv_heads, shape.head_dim, dtype=dtype, device=device)
+                make_bounds(pages, shape.kv_heads, shape.head_dim, dtype=kind, device=device)
                 for _ in range(shape.layers)
             ]
 
@@ -56,30 +76,47 @@ class KvPool:
         """How many layers it holds."""
         return len(self.k)
 
-    def read(self, layer: int, cells: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return copies of K and V of these cells: [cells, kv_heads, head_dim]."""
-        pages, slots = cells // self.page_tokens, cells % self.page_tokens
-        return self.k[layer][pages, :, slots], self.v[layer][pages, :, slots]
+    def scales_of(self, layer: int) -> Scales:
+        """Return a layer's scales."""
+        k_scale, v_scale = (part[layer] for part in self.scales) if self.scales else (None, None)
+        return Scales(k_scale=k_scale, v_scale=v_scale)
 
-    def write(self, layer: int, cells: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put K, turned by slot already, and V into these cells. Their pages' bounds are `renew`'s to set."""
+    def read(self, layer: int, cells: torch.Tensor) -> Stored:
+        """Return copies of what these cells hold."""
         pages, slots = cells // self.page_tokens, cells % self.page_tokens
-        self.k[layer][pages, :, slots] = k.to(self.dtype)
-        self.v[layer][pages, :, slots] = v.to(self.dtype)
+        return tuple(part[layer][pages, :, slots] for part in (self.k, self.v, *self.scales))
 
-    def turned(self, k: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Return K of the slots of `source` as it is in the slots of `target`; where they agree, its bits stay."""
-        steps = target % self.page_tokens - source % self.page_tokens
-        moved = rotate(k, steps[:, None], replace(self.rope, attention_scale=1.0), torch.float32)
-        return torch.where((steps != 0)[:, None, None], moved.to(k.dtype), k)
+    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
+        """Put what was stored in the slots of `source` into these cells; K is turned where slots differ.
+
+        Where they agree its bits stay. The pages' bounds are `renew`'s to set.
+        """
+        pages, slots = cells // self.page_tokens, cells % self.page_tokens
+        stored = self._turned(stored, slots - source % self.page_tokens)
+        for part, values in zip((self.k, self.v, *self.scales), stored, strict=True):
+            part[layer][pages, :, slots] = values
+
+    def _turned(self, stored: Stored, steps: torch.Tensor) -> Stored:
+        k = stored[0]
+        wide = k.float() * stored[2][..., None] if self.scales else k
+        moved = rotate(wide, steps[:, None], replace(self.rope, attention_scale=1.0), torch.float32)
+        differ = steps != 0
+        if not self.scales:
+            return torch.where(differ[:, None, None], moved.to(k.dtype), k), stored[1]
+        moved, scale = quantise_rows(moved)
+        return (
+            torch.where(differ[:, None, None], moved, k),
+            stored[1],
+            torch.where(differ[:, None], scale, stored[2]),
+            stored[3],
+        )
 
     def move(self, packing: Packing) -> None:
         """Carry out a packing, layer by layer."""
         source = torch.from_numpy(packing.source).to(self.device)
         target = torch.from_numpy(packing.target).to(self.device)
         for layer in range(self.layers):
-            k, v = self.read(layer, source)
-            self.write(layer, target, self.turned(k, source, target), v)
+            self.write(layer, target, self.read(layer, source), source)
         self.renew(packing.target)
 
     def renew(self, cells: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
@@ -90,5 +127,5 @@ class KvPool:
         first = np.full(len(pages), self.page_tokens)
         np.minimum.at(first, which, cells % self.page_tokens)
         runs = torch.from_numpy(np.stack([pages, first, counts], axis=1).astype(np.int32)).to(self.device)
-        for bounds, k in zip(self.bounds, self.k, strict=True):
-            update_bounds(bounds, k, runs)
+        for layer, bounds in enumerate(self.bounds):
+            update_bounds(bounds, self.k[layer], runs, k_scale=self.scales_of(layer)["k_scale"])
