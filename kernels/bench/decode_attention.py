@@ -1,6 +1,6 @@
 """Decode attention against SDPA on contiguous KV and against copy speed: dense, a batch, and sparse with its choice.
 
-Run with `PYTHONPATH=kernels python kernels/bench/decode_attention.py [--tune]`; needs torch, triton, a GPU.
+Run with `PYTHONPATH=kernels python kernels/bench/decode_attention.py [--tune] [--dirty]`; needs torch, triton, a GPU.
 """
 
 from __future__ import annotations
@@ -299,6 +299,7 @@ def main() -> None:
     """Measure all shapes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tune", action="store_true", help="first print the times of many launch shapes")
+    parser.add_argument("--dirty", action="store_true", help="leave lines that were just written in the L2")
     parser.add_argument("--lengths", type=int, nargs="*", default=[32768, 131072, 262144])
     parser.add_argument("--warm", type=int, nargs=2, metavar=("PART", "PARTS"), help="only compile for --tune")
     options = parser.parse_args()
@@ -306,7 +307,7 @@ def main() -> None:
         warm(*options.warm)
         return
     torch.manual_seed(0)
-    timer = Timer()
+    timer = Timer(dirty=options.dirty)
     copy_rate = measure.copy_terabytes_per_second(timer)
     empty = torch.zeros(1, device=DEVICE)
     floor = timer.microseconds(empty.zero_)
