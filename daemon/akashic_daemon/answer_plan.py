@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from akashic_daemon.engine.base import Engine, SamplingParams
 from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.schedule.events import GenerationInput
+from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.form import AnswerForm, answer_form
 from akashic_daemon.toolcalls.reader import CallReader
-from akashic_daemon.toolcalls.syntax import Syntax
-from akashic_daemon.trajectory.prompt import PromptBuilder, Said
+from akashic_daemon.toolcalls.syntax import Shape, Syntax
+from akashic_daemon.trajectory.prompt import PromptBuilder, Says
 
 _BANNED = -1e9
 _NAMED_CONTROL = re.compile(r"<[|｜][^|｜<>]*[|｜]>|\[[A-Z_]+\]")
@@ -42,7 +44,7 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
         parallel=request.parallel_tool_calls,
         json_schema=request.json_schema,
         strict_schema=request.strict_schema,
-        thinks=builder.thinks,
+        thinking=builder.thinking,
     )
     notes = form.notes
     holds = engine.capabilities.grammar
@@ -77,18 +79,28 @@ def control_marks(engine: Engine, syntax: Syntax) -> dict[int, bytes]:
     return out
 
 
-def reads(engine: Engine, syntax: Syntax) -> Said:
-    """Return what tells which text and calls a sampled answer was, for a model's builder."""
+def says(engine: Engine, syntax: Syntax) -> Says:
+    """Return what tells whether sampled ids are an answer with this text and these calls, for a model's builder."""
     marks = control_marks(engine, syntax)
     size = engine.model.vocabulary_size
 
-    def said(ids: Sequence[int]) -> tuple[str, tuple[tuple[str, str], ...]] | None:
+    def told(ids: Sequence[int], text: str, calls: Sequence[tuple[str, str]]) -> bool:
         if not all(0 <= token < size for token in ids):
-            return None
+            return False
         reader = CallReader(syntax)
         spelled = b"".join(marks.get(token) or engine.token_bytes(token) for token in ids)
         reader.push(spelled.decode("utf-8", "replace"))
         reader.finish()
-        return reader.text, tuple((call.name, call.arguments) for call in reader.calls)
+        read = [(call.name, call.arguments) for call in reader.calls]
+        if syntax.shape is Shape.TAGS:  # the JSON was made of the tags, with the tools at hand
+            return reader.text == text and list(map(_values, read)) == list(map(_values, calls))
+        return reader.text == text and read == list(calls)
 
-    return said
+    return told
+
+
+def _values(call: tuple[str, str]) -> tuple[str, dict[str, str]]:
+    """Return a call with its arguments as text, whatever they are."""
+    name, arguments = call
+    values = json.loads(arguments) if is_object(arguments) else {"": arguments}
+    return name, {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from akashic_daemon.answer_plan import reads
+from akashic_daemon.answer_plan import says
 from akashic_daemon.config import Config
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.engine.vocabulary import Vocabulary
@@ -269,8 +269,8 @@ def _make_builder(engine: Engine) -> PromptBuilder | AkashicError | None:
     def spell(tokens: Sequence[int]) -> bytes | None:
         return b"".join(map(engine.token_bytes, tokens)) if all(token in ids for token in tokens) else None
 
-    said = reads(engine, template.syntax)
-    return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos, spell=spell, said=said)
+    told = says(engine, template.syntax)
+    return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos, spell=spell, says=told)
 
 
 def embedded_model() -> KnownModel | None:

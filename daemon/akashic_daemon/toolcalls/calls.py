@@ -10,12 +10,11 @@ from functools import cache
 from typing import Any
 
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
+from akashic_daemon.toolcalls.tags import TextParameters, tagged_call
 
 _NAME = r"[^\s\[\]{}<>\"',;|]{1,128}"
 _NAME_ENDS_WITHIN = 192
 """Characters; a name that isn't over by then is none."""
-_TAGGED = re.compile(rf"\s*<function=({_NAME})>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]{1,128})>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 
 
 def _refuse(name: str) -> Any:
@@ -107,10 +106,11 @@ def ends_at(text: str, syntax: Syntax, *, is_last: bool) -> int | None:
     return unknown if end is None else start + end
 
 
-def calls_in(text: str, syntax: Syntax) -> list[Call]:
-    """Return the calls that `text` is; none when it is anything else."""
+def calls_in(text: str, syntax: Syntax, texts: TextParameters | None = None) -> list[Call]:
+    """Return the calls that `text` is; none when it is anything else. texts: for TAGS, which values are text."""
     if syntax.shape is Shape.TAGS:
-        return _tagged(text)
+        tagged = tagged_call(text, texts)
+        return [] if tagged is None else [Call(*tagged)]
     if syntax.shape is Shape.NAMED:
         header = header_of(text, syntax)
         if header is None or not is_object(text[header.end :]):
@@ -180,22 +180,6 @@ def _blanks(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
     return at
-
-
-def _tagged(text: str) -> list[Call]:
-    found = _TAGGED.fullmatch(text)
-    if found is None:
-        return []
-    values: dict[str, Any] = {}
-    at = 0
-    inner = found[2]
-    while inner[at:].strip():
-        parameter = _PARAMETER.match(inner, at)
-        if parameter is None:
-            return []
-        values[parameter[1].strip()] = parameter[2]
-        at = parameter.end()
-    return [Call(found[1], json.dumps(values, ensure_ascii=False))]
 
 
 def is_object(text: str) -> bool:

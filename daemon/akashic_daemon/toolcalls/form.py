@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.toolcalls.definitions import is_strict, name_of, parameters_of
-from akashic_daemon.toolcalls.gbnf import Rules, either, literal
+from akashic_daemon.toolcalls.gbnf import Rules, either, literal, text_until
 from akashic_daemon.toolcalls.reader import CallReader
 from akashic_daemon.toolcalls.schema import SchemaGrammar
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
+from akashic_daemon.toolcalls.tags import TextParameters, tag_grammar, text_parameters
 from akashic_daemon.toolcalls.trigger import Trigger
 
 _NAMED = "tool:"
+Thinking = Literal["none", "may", "must"]
+"""Whether an answer may begin with a <think> block, or does: its prompt has opened one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class AnswerForm:
     """How an answer is held to a form, and read.
 
     syntax: None when no calls are read. grammar: GBNF, None for free text. triggers: what sets the grammar in; without any
-    it holds from the start. banned: marks that mustn't be said. most_calls: None for any number.
+    it holds from the start. banned: marks that mustn't be said. most_calls: None for any number. texts: parameters that are text where calls are written in tags.
     """
 
     syntax: Syntax | None = None
@@ -32,10 +35,11 @@ class AnswerForm:
     banned: tuple[str, ...] = ()
     most_calls: int | None = None
     notes: tuple[str, ...] = ()
+    texts: TextParameters | None = None
 
     def reader(self, stop: Sequence[str], *, holds_grammar: bool) -> CallReader:
         """Return what reads the answer; holds_grammar: whether the engine keeps it to the grammar."""
-        return CallReader(self.syntax, stop=stop, streams=holds_grammar, most_calls=self.most_calls)
+        return CallReader(self.syntax, stop=stop, streams=holds_grammar, most_calls=self.most_calls, texts=self.texts)
 
 
 def answer_form(
@@ -46,42 +50,46 @@ def answer_form(
     parallel: bool = True,
     json_schema: Mapping[str, Any] | None = None,
     strict_schema: bool = False,
-    thinks: bool = False,
+    thinking: Thinking = "none",
 ) -> AnswerForm:
-    """Return the form that a request asks for. thinks: an answer may begin with a <think> block.
+    """Return the form that a request asks for.
 
     Raises BadRequest for a choice that no tool meets, and for schemas that can't be used.
     """
     rules = Rules()
     schemas = SchemaGrammar(rules)
-    if tool_choice != "none" and tools:
-        chosen = _chosen(tools, tool_choice)
-        bodies = [_one_call(rules, schemas, syntax, index, tool) for index, tool in chosen]
-        bodies = list(dict.fromkeys(bodies))
-        is_auto = tool_choice == "auto"
-        calls = _calls(rules, syntax, either(bodies), more=parallel, opened=is_auto)
-        most = None if parallel else 1
-        if not is_auto:
-            root = _after_thinking(rules, calls, thinks)
-            return AnswerForm(syntax, rules.text(root), most_calls=most, notes=tuple(schemas.notes))
-        if json_schema is None:
-            triggers = [Trigger(syntax.outer[0] or syntax.opening)]
-            if syntax.bare:
-                triggers.append(Trigger(f'{{"{syntax.name_key}"', at_start=True))
-            return AnswerForm(syntax, rules.text(calls), tuple(triggers), most_calls=most, notes=tuple(schemas.notes))
-        answer = schemas.rule(json_schema, "response_format", strict=strict_schema)
-        root = _after_thinking(rules, f"( {calls} | {answer} )", thinks)
-        return AnswerForm(syntax, rules.text(root), most_calls=most, notes=tuple(schemas.notes))
-    if tool_choice not in ("none", "auto"):
+    if tool_choice not in ("none", "auto") and not tools:
         raise BadRequest(
-            f"tool_choice asks for {tool_choice.removeprefix(_NAMED)!r}, but the request has no tools",
+            f"tool_choice asks for {tool_choice.removeprefix(_NAMED)!r}, but the request has no tools"[:300],
             hint="send tools, or leave tool_choice out",
             param="tool_choice",
         )
-    if json_schema is not None:
-        answer = schemas.rule(json_schema, "response_format", strict=strict_schema)
-        return AnswerForm(None, rules.text(_after_thinking(rules, answer, thinks)), notes=tuple(schemas.notes))
-    return AnswerForm(banned=(syntax.opening,) if tools else ())
+    answer = None if json_schema is None else schemas.rule(json_schema, "response_format", strict=strict_schema)
+    if not tools or tool_choice == "none":
+        banned = (syntax.opening,) if tools else ()
+        if answer is None:
+            return AnswerForm(banned=banned)
+        grammar = rules.text(_after_thinking(rules, answer, thinking))
+        return AnswerForm(None, grammar, banned=banned, notes=tuple(schemas.notes))
+    is_auto = tool_choice == "auto"
+    bodies = [_one_call(rules, schemas, syntax, index, tool) for index, tool in _chosen(tools, tool_choice)]
+    calls = _calls(rules, syntax, either(bodies), more=parallel, opened=is_auto)
+    triggers: list[Trigger] = []
+    if is_auto and answer is None:
+        triggers.append(Trigger(syntax.outer[0] or syntax.opening))
+        if syntax.bare:
+            triggers.append(Trigger(f'{{"{syntax.name_key}"', at_start=True))
+        root = calls
+    else:
+        root = _after_thinking(rules, calls if answer is None or not is_auto else f"( {calls} | {answer} )", thinking)
+    return AnswerForm(
+        syntax,
+        rules.text(root),
+        tuple(triggers),
+        most_calls=None if parallel else 1,
+        notes=tuple(schemas.notes),
+        texts=text_parameters(tools) if syntax.shape is Shape.TAGS else None,
+    )
 
 
 def _chosen(tools: Sequence[Mapping[str, Any]], choice: str) -> list[tuple[int, Mapping[str, Any]]]:
@@ -108,6 +116,8 @@ def _one_call(rules: Rules, schemas: SchemaGrammar, syntax: Syntax, index: int, 
         schema = {"type": "object", **schema}
     ws = rules.base("ws")
     name = name_of(tool)
+    if syntax.shape is Shape.TAGS:
+        return tag_grammar(rules, tool, lambda part, key: schemas.rule(part, f"{where}.{key}", strict=is_strict(tool)))
     arguments = schemas.rule(schema, where, strict=is_strict(tool))
     if syntax.shape is Shape.NAMED:
         return rules.add(f"{literal(name + syntax.after_name)} {arguments}")
@@ -144,8 +154,8 @@ def _wrapped(syntax: Syntax, inner: str, ws: str) -> str:
     return f"{literal(syntax.opening)} {inner} {end}{closing}".strip()
 
 
-def _after_thinking(rules: Rules, body: str, thinks: bool) -> str:
-    if not thinks:
+def _after_thinking(rules: Rules, body: str, thinking: Thinking) -> str:
+    if thinking == "none":
         return body
-    inside = rules.add('( [^<] | "<" [^/] )*')
-    return f'( "<think>" {inside} "</think>" [ \\n]{{0,4}} )? {body}'
+    thoughts = f"{text_until(rules, '</think>')} [ \\n]{{0,4}}"
+    return f'( "<think>" {thoughts} )? {body}' if thinking == "may" else f"{thoughts} {body}"

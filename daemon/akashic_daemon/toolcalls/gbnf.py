@@ -13,12 +13,12 @@ MOST_BYTES = 1 << 20
 _HEX = "[0-9a-fA-F]"
 _BASE = {
     "ws": r'( " " | "\n" [ \t]{0,40} )?',
-    "char": r'[^"\\\x00-\x1F\x7F] | "\\" ( ["\\/bfnrt] | "u" uni )',
+    "char": r'[^"\\\x00-\x1F] | "\\" ( ["\\/bfnrt] | "u" uni )',
     # Halves of a surrogate pair are no characters: only both together may be written.
     "uni": rf'[0-9a-cA-CeEfF] {_HEX}{{3}} | [dD] [0-7] {_HEX}{{2}} | [dD] [89abAB] {_HEX}{{2}} "\\u" [dD] [c-fC-F] {_HEX}{{2}}',
     "string": r'"\"" char* "\""',
     "integer": r'"-"? ( "0" | [1-9] [0-9]{0,15} )',
-    "number": r'"-"? ( ( "0" | [1-9] [0-9]{0,15} ) ( "." [0-9]{1,17} )? | [0-9] ( "." [0-9]{1,17} )? [eE] [-+]? ( [0-9]{1,2} | [12] [0-9]{2} ) )',
+    "number": r'"-"? ( ( "0" | [1-9] [0-9]{0,15} ) ( "." [0-9]{1,20} )? | [0-9] ( "." [0-9]{1,20} )? [eE] ( [-+]? [0-9]{1,2} | "+"? [12] [0-9]{2} | "-" [0-9]{3} ) )',
     "boolean": '"true" | "false"',
     "null": '"null"',
     "value": "string | number | boolean | null | object | array",
@@ -96,6 +96,21 @@ def char_class(ranges: Sequence[tuple[int, int]], *, negated: bool = False) -> s
     """Return what matches one character of (or, negated, outside) these inclusive ranges of code points."""
     parts = [_code(low) if low == high else f"{_code(low)}-{_code(high)}" for low, high in ranges]
     return "[" + ("^" if negated else "") + "".join(parts) + "]"
+
+
+def text_until(rules: Rules, end: str) -> str:
+    """Return a rule for any text up to the first `end`, that included; its first character stands in it only once."""
+    first = end[0]
+    names = [rules.reserve() for _ in end]
+    for index, char in enumerate(end):
+        following = names[index + 1] if index + 1 < len(end) else ""
+        onward = f"{literal(char)} {following}".strip()
+        if index == 0:
+            rules.fill(names[0], f"{char_class([(ord(first), ord(first))], negated=True)} {names[0]} | {onward}")
+        else:
+            others = char_class([(ord(first), ord(first)), (ord(char), ord(char))], negated=True)
+            rules.fill(names[index], f"{onward} | {literal(first)} {names[1]} | {others} {names[0]}")
+    return names[0]
 
 
 def _code(code: int) -> str:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from akashic_daemon.errors import AkashicError
+from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
+from akashic_daemon.toolcalls.tags import tags_of
 from akashic_daemon.trajectory.message import ToolCall
 
 _KEY, _VALUE = "probe_key", "probe_value"
@@ -92,7 +94,9 @@ def calls_as_text(calls: Sequence[ToolCall], syntax: Syntax) -> str:
     out = []
     for call in calls:
         arguments = call.arguments or "{}"
-        if syntax.shape is Shape.NAMED:
+        if syntax.shape is Shape.TAGS and is_object(arguments):
+            inner = tags_of(call.name, json.loads(arguments))
+        elif syntax.shape is Shape.NAMED:
             inner = f"{call.name}{syntax.after_name}{arguments}"
         else:
             name = json.dumps(call.name, ensure_ascii=False)

@@ -21,7 +21,7 @@ def _rest(rules: Rules, taken: Sequence[str]) -> str:
     for name in taken:
         if name:
             heads.setdefault(name[0], []).append(name[1:])
-    plain = '[^"\\\\\\x00-\\x1F\\x7F' + "".join(_in_class(head) for head in heads) + "]"
+    plain = '[^"\\\\\\x00-\\x1F' + "".join(_in_class(head) for head in heads) + "]"
     options = [f"{plain} {_any_rest(rules)}"]
     options += [f"{literal(head)} {_rest(rules, rest)}" for head, rest in heads.items() if head != "\\"]
     if "" not in taken:
@@ -30,7 +30,7 @@ def _rest(rules: Rules, taken: Sequence[str]) -> str:
 
 
 def _any_rest(rules: Rules) -> str:
-    return rules.add('[^"\\\\\\x00-\\x1F\\x7F]* "\\""')
+    return rules.add('[^"\\\\\\x00-\\x1F]* "\\""')
 
 
 def _in_class(char: str) -> str:

@@ -16,6 +16,7 @@ from enum import Enum, auto
 
 from akashic_daemon.toolcalls.calls import Call, Depth, calls_in, ends_at, header_of
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
+from akashic_daemon.toolcalls.tags import TextParameters
 
 _BLANKS = " \t\r\n"
 
@@ -44,12 +45,19 @@ class CallReader:
     """Reads one answer. `calls` are the complete calls so far, `text` everything else that was told."""
 
     def __init__(
-        self, syntax: Syntax | None, *, stop: Sequence[str] = (), streams: bool = False, most_calls: int | None = None
+        self,
+        syntax: Syntax | None,
+        *,
+        stop: Sequence[str] = (),
+        streams: bool = False,
+        most_calls: int | None = None,
+        texts: TextParameters | None = None,
     ) -> None:
         self._syntax = syntax
         self._stop = tuple(s for s in stop if s)
         self._streams = streams
         self._most_calls = most_calls
+        self._texts = texts
         self._at = _At.TEXT
         self._held = ""
         """What was said and isn't told yet."""
@@ -130,12 +138,12 @@ class CallReader:
             return False  # another one, which began earlier, may yet be completed
         before, self._held = held[:at], held[at + len(found) :]
         if kind == 0:
-            self._tell(out, before.lstrip(_BLANKS) if self._after_call else before)
+            self._tell(out, self._behind_call(before))
             self._at, self.stop_string, self._held = _At.STOPPED, found, ""
             return False
         assert syntax is not None
         text = before.rstrip(_BLANKS)
-        self._tell(out, text.lstrip(_BLANKS) if self._after_call else text)
+        self._tell(out, self._behind_call(text))
         self._began, self._after_call = True, self._after_call and not text
         if found == syntax.opening:
             self._open(found, before[len(text) :])
@@ -148,11 +156,16 @@ class CallReader:
         if marks and not is_last:  # blanks before a wrapper belong to it
             kept = len(held) - len(held[: len(held) - kept].rstrip(_BLANKS))
         certain, self._held = held[: len(held) - kept], held[len(held) - kept :]
-        if self._after_call:
-            certain = certain.lstrip(_BLANKS)
+        certain = self._behind_call(certain)
         if certain:
             self._began, self._after_call = True, False
         self._tell(out, certain)
+
+    def _behind_call(self, text: str) -> str:
+        """Return text without the blanks that belong to the call before it."""
+        if not self._after_call or (self._parts and text.strip(_BLANKS)):
+            return text
+        return text.lstrip(_BLANKS)
 
     def _open(self, mark: str, blanks: str) -> None:
         self._at, self._opened, self._began = _At.CALL, blanks + mark, True
@@ -174,7 +187,7 @@ class CallReader:
         end = ends_at(self._held, syntax, is_last=is_last)
         if end is None:
             return False
-        calls = calls_in(self._held[:end], syntax) if end else []
+        calls = calls_in(self._held[:end], syntax, self._texts) if end else []
         if not calls:
             return self._no_call(out)
         self._held = self._held[end:]

@@ -114,7 +114,18 @@ class _Document:
         fitting = [value for value in values if not types or any(_is_a(value, kind) for kind in types)]
         if not fitting:
             raise BadRequest(f"reading the schema at {where}: no value is of the type {'/'.join(types)}", param=where)
-        return self._rules.add(either(literal(json.dumps(value, ensure_ascii=False)) for value in fitting))
+        return self._rules.add(either(map(self._exactly, fitting)))
+
+    def _exactly(self, value: Any) -> str:
+        """Return what matches one value, with or without blanks between its parts."""
+        if not isinstance(value, dict | list) or not value:
+            return literal(json.dumps(value, ensure_ascii=False))
+        ws = self._rules.base("ws")
+        comma, colon = f' {ws} "," {ws} ', f'{ws} ":" {ws}'
+        if isinstance(value, list):
+            return f'"[" {ws} {comma.join(map(self._exactly, value))} {ws} "]"'
+        members = [f"{literal(json.dumps(k, ensure_ascii=False))} {colon} {self._exactly(v)}" for k, v in value.items()]
+        return f'"{{" {ws} {comma.join(members)} {ws} "}}"'
 
     def _referred(self, schema: Mapping[str, Any], where: str) -> str:
         pointer = schema["$ref"]

@@ -97,9 +97,9 @@ def syntax_of(template: str) -> Syntax:
         known = MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
         return _with_short_ids(known) if "9" in template and "length" in template else known
     if "<tool_call>" in template:
-        if "<arg_key>" in template or "<function=" in template:
+        if "<arg_key>" in template:
             return GENERIC
-        return HERMES
+        return TAGS if "<function=" in template else HERMES
     if "<｜tool▁call▁begin｜>" in template:
         return DEEPSEEK
     if "<|START_ACTION|>" in template:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.syntax import Syntax
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.trajectory.template import ChatTemplate, Segment
@@ -22,8 +23,8 @@ from akashic_daemon.types import ChainDigest
 RecallSampled = Callable[[ChainDigest | None, str], Sequence[int] | None]
 """(chain before the message, its text) -> the ids it was sampled as, if it was sampled here."""
 
-Said = Callable[[Sequence[int]], tuple[str, tuple[tuple[str, str], ...]] | None]
-"""Sampled ids -> the text and the calls (name, arguments) that they are; None when the model hasn't all of the ids."""
+Says = Callable[[Sequence[int], str, Sequence[tuple[str, str]]], bool]
+"""(sampled ids, text, calls as (name, arguments)) -> whether the ids are, with this model, just that answer."""
 
 _CACHED_TEXTS = 8192
 _PROBE = "\u2063answer\u2063"
@@ -56,13 +57,13 @@ class PromptBuilder:
         *,
         bos: Sequence[int],
         spell: Callable[[Sequence[int]], bytes | None],
-        said: Said | None = None,
+        says: Says | None = None,
     ) -> None:
-        """Make a builder; `spell` returns what ids print, None when the model hasn't all of them; `said` reads calls."""
+        """Make a builder; `spell` returns what ids print, None when the model hasn't all of them; `says` reads calls."""
         self._template = template
         self._tokenize = tokenize
         self._spell = spell
-        self._said = said
+        self._says = says
         self._closing: str | None = None
         self._bos = array("i", bos)
         self._tokens_of: OrderedDict[str, array[int]] = OrderedDict()
@@ -129,9 +130,9 @@ class PromptBuilder:
         return self._template.syntax
 
     @property
-    def thinks(self) -> bool:
-        """Whether an answer may begin with a <think> block."""
-        return self._template.thinks
+    def thinking(self) -> Thinking:
+        """Whether an answer may begin with a <think> block, or does."""
+        return self._template.thinking
 
     @property
     def bos_tokens(self) -> int:
@@ -205,14 +206,14 @@ class PromptBuilder:
         None when the ids aren't known, don't say just this with this model, or the template ends the turn otherwise.
         """
         closing = self._turn_end(opening)
-        if sampled is None or self._said is None or not closing:
+        if sampled is None or self._says is None or not closing:
             return None
         if not segment.text.startswith(opening) or not segment.text.endswith(closing):
             return None
         calls = tuple((call.name, call.arguments) for call in message.tool_calls)
         ids = array("i", sampled)
         if self._believed.get(message.said) != ids:
-            if self._said(ids) != (message.content, calls):
+            if not self._says(ids, message.content, calls):
                 return None
             self._believe(message.said, ids)
         return self._text_tokens(opening) + ids + self._text_tokens(closing)

@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from akashic_daemon.errors import TemplateError
 from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.definitions import as_text
+from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.history import Habits, calls_as_text, find_habits, shown_id
 from akashic_daemon.toolcalls.syntax import syntax_of
 from akashic_daemon.trajectory.message import Message, Role, chain_all
@@ -81,11 +82,21 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self.syntax = syntax_of(source)
         """In what wrapper the model writes tool calls."""
-        self.thinks = "<think>" in source
-        """Whether an answer may begin with a <think> block."""
+        self._source_thinks = "<think>" in source
         self._knows_tool_calls = "tool_calls" in source and self.syntax.native
         self._probed: Habits | None = None
         self._segment_texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    @property
+    def thinking(self) -> Thinking:
+        """Whether an answer may begin with a <think> block, or does: the prompt opens one."""
+        if not self._source_thinks:
+            return "none"
+        try:
+            opening = self.render([Message(Role.USER, "u")])
+        except TemplateError:
+            return "may"
+        return "must" if opening.rstrip().endswith("<think>") else "may"
 
     def render(
         self,
