@@ -1,11 +1,14 @@
-"""A picture of a replay: tokens and first-token time, turn by turn."""
+"""Pictures: of a replay, tokens and first-token time turn by turn; of the tiers, both for each scenario."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from akashic_daemon.errors import StoreUnwritable, Unsupported
+
+if TYPE_CHECKING:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 
 def require_matplotlib() -> None:
@@ -48,6 +51,36 @@ def plot(result: dict[str, Any], path: Path) -> None:
     if len(result["runs"]) > 1:
         times.legend(fontsize="small")
     figure.suptitle(f"{result['target']}, edit {result['edit']}, {result['agents']} agent(s)")
+    _write(canvas, path)
+
+
+def plot_tiers(result: dict[str, Any], path: Path) -> None:
+    """Draw first-token times and tokens of each scenario of the tiers into a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    times, tokens = figure.subplots(1, 2)
+    rows = result["summary"]
+    places = range(len(rows))
+    names = [row["scenario"] for row in rows]
+    times.bar(places, [row["first_token_s"] for row in rows])
+    times.set_ylabel("first token, s")
+    below = [0.0] * len(rows)
+    parts = {tier: [(row["tokens_by_tier"] or {}).get(tier, 0) for row in rows] for tier in ("gpu", "ram", "ssd")}
+    for label, values in {"computed": [row["computed_tokens"] for row in rows], **parts}.items():
+        tokens.bar(places, values, bottom=below, label=label)
+        below = [under + value for under, value in zip(below, values, strict=True)]
+    tokens.set_ylabel("prompt tokens")
+    tokens.legend()
+    for panel in (times, tokens):
+        panel.set_xticks(places, names, rotation=40, ha="right")
+    figure.suptitle(f"{result['model']}: the next turn, by where its KV is")
+    _write(canvas, path)
+
+
+def _write(canvas: FigureCanvasAgg, path: Path) -> None:
     try:
         canvas.print_figure(str(path), format="png", dpi=120)
     except OSError as error:

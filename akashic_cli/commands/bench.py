@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from akashic_cli.bench.replay import Player
     from akashic_cli.bench.request import Target
+    from akashic_cli.bench.tiers import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server the way an agent meets it.")
 
@@ -139,6 +140,106 @@ def _measure_fidelity(transcripts: list[Path], keeps: list[int], model: str | No
                 say(f"note: {news['note']}")
 
         return measure(transcripts, keeps, model, told)
+
+
+@app.command()
+def tiers(
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME,...", help="Scenarios; all but agents need the cold one too.")
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=2, max=50, help="Sessions, each measured once a scenario.")
+    ] = 3,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=300, help="About how long the made-up sessions are; an agent's are half so.")
+    ] = 5000,
+    transcripts: Annotated[
+        list[Path] | None, typer.Option("--transcripts", metavar="FILE", help="Recorded runs instead; may be repeated.")
+    ] = None,
+    agents: Annotated[int, typer.Option("--agents", min=3, help="Agents that take turns with KV for two.")] = 6,
+    agent_turns: Annotated[int, typer.Option("--agent-turns", min=1, help="Turns of each agent.")] = 5,
+    peer_url: Annotated[
+        str | None, typer.Option("--peer-url", metavar="URL", help="A server that the agents' requests go to as well.")
+    ] = None,
+    peer_model: Annotated[str, typer.Option("--peer-model", help="Model that the peer's requests name.")] = "default",
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="FILE", help="A model's file; the embedded model when absent."),
+    ] = None,
+    work_dir: Annotated[
+        Path | None, typer.Option("--work-dir", metavar="DIR", help="On whose disk the SSD tier is measured.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the scenarios.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write everything, anew after each request.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what a session's next turn costs: its KV in the engine, in RAM, on SSD, after kill -9, with too many agents.
+
+    A daemon of its own is started in a temporary home; yours isn't touched. An interruption shows what was measured.
+    """
+    from akashic_cli.bench.plot import require_matplotlib
+    from akashic_cli.bench.request import Target
+    from akashic_cli.bench.tiers import MAX_TOKENS, SCENARIOS, Plan, parse_only
+
+    if plot is not None:
+        require_matplotlib()
+    names = SCENARIOS if only is None else parse_only(only)
+    peer = None if peer_url is None else Target(peer_url, None, peer_model, None, MAX_TOKENS, {})
+    runs = tuple(transcripts or ())
+    plan = Plan(names, repeat, tokens, agents, agent_turns, runs, model, peer, work_dir and work_dir.absolute())
+    _measure_tiers(plan, plot, out, as_json=as_json)
+
+
+def _measure_tiers(plan: Plan, plot: Path | None, out: Path | None, *, as_json: bool) -> None:
+    """Measure with a progress bar on stderr, and show what was measured, also when something ended it early."""
+    import json
+    import time
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from akashic_cli.bench.tier_samples import report
+    from akashic_cli.bench.tiers import Suite
+    from akashic_cli.render.files import write_atomically
+    from akashic_cli.render.output import err
+
+    console = err()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"))
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("starting", total=plan.requests)
+    started_s = time.perf_counter()
+
+    def told(scenario: str, done: int) -> None:
+        bar.update(task, description=f"measuring {scenario}", advance=done)
+        if out is not None and done:
+            result = report(suite.result, plan.setup(), time.perf_counter() - started_s)
+            write_atomically(out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+    suite = Suite(plan, told)
+    try:
+        with bar:
+            suite.run()
+    finally:
+        if suite.result.samples:
+            _show_tiers(report(suite.result, plan.setup(), time.perf_counter() - started_s), plot, as_json=as_json)
+
+
+def _show_tiers(result: dict[str, Any], plot: Path | None, *, as_json: bool) -> None:
+    from akashic_cli.bench.plot import plot_tiers
+    from akashic_cli.bench.tier_samples import COLUMNS, table_rows
+    from akashic_cli.render.output import print_json, print_table, say
+
+    if as_json:
+        print_json(result)
+    else:
+        print_table(COLUMNS, table_rows(result), right=range(1, len(COLUMNS)))
+    for problem in result["problems"]:
+        say(f"warning: {problem}")
+    if result["stopped"] is not None:
+        say(f"warning: {len(result['runs'])} requests were measured, then: {result['stopped']}")
+    if plot is not None:
+        plot_tiers(result, plot)
 
 
 def _target(
