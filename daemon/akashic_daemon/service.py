@@ -33,6 +33,7 @@ from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.protocol.archive import FORMAT, MAGIC, is_archive
 from akashic_daemon.protocol.tiers import Hinted, HintRequest, Prefetched, Pruned, PruneRequest
+from akashic_daemon.response_service import ResponseService
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import (
     Finished,
@@ -50,6 +51,7 @@ from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.programs import ProgramStore
+from akashic_daemon.store.responses import ResponseStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
@@ -99,6 +101,7 @@ class Service:
         registry = ModelRegistry(self._database)
         self.models = ModelService(self.settings, registry, self._thread, self._host)
         self.sessions = SessionService(store, ProgramStore(self._database), self._thread)
+        self.responses = ResponseService(ResponseStore(self._database), self._thread)
         self._keeper = TraceKeeper(TraceStore(self._database), self._thread, self.sessions.book)
         self.generation = Generation(
             self._config, self._loop, self._host, self.models, self.sessions, self._keeper

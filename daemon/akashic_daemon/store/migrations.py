@@ -118,5 +118,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
         "CREATE INDEX calls_message ON calls(message_id)",
     ),
+    (
+        # Responses that later requests continue by id. Their words are their session's, and go with it.
+        """CREATE TABLE responses (
+            id TEXT PRIMARY KEY,
+            previous TEXT,
+            session_id INTEGER REFERENCES sessions(id) ON DELETE CASCADE,
+            items TEXT NOT NULL,
+            body TEXT NOT NULL,
+            created_at_s REAL NOT NULL,
+            checksum TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE INDEX responses_session ON responses(session_id)",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

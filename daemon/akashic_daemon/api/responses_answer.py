@@ -1,0 +1,242 @@
+"""How an answer looks in OpenAI's Responses API: one object, or its events; `usage` and our `akashic` block are always there.
+
+A response is stored before its client learns that it is complete: what `previous_response_id` names can be found.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from akashic_daemon.api.border import dump
+from akashic_daemon.api.ending import akashic_block, check_complete
+from akashic_daemon.api.stream import as_ours
+from akashic_daemon.protocol.responses import ResponseRequest
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ToolCallDelta
+from akashic_daemon.service import Service
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request said, for its answer: the body, and its input as items."""
+
+    body: ResponseRequest
+    items: list[Any]
+
+
+class Answer:
+    """The answer of one request, as an object or a stream of events."""
+
+    def __init__(self, service: Service, asked: Asked) -> None:
+        self._service = service
+        self._asked = asked
+        self._id = "resp_" + uuid.uuid4().hex
+        self._created_s = int(time.time())
+        self._model = asked.body.model or ""
+        self._number = -1
+        self._output = _Output(self._id)
+
+    async def whole(self, started: Started, finished: Finished) -> dict[str, Any]:
+        """Return the answer of a request that doesn't stream."""
+        self._model = started.model
+        if finished.text:
+            self._output.begin_text()
+            self._output.text += finished.text
+        for index, call in enumerate(finished.tool_calls):
+            self._output.end()
+            self._output.begin_call(ToolCallDelta(index, "", call.id, call.name))
+            self._output.text += call.arguments
+        self._output.end()
+        return await self._complete(finished)
+
+    async def events(self, generation: GenerationInput) -> AsyncIterator[bytes]:
+        """Stream an answer as server-sent events."""
+        async with aclosing(self._service.generate(generation)) as source:
+            started: Started | None = None
+            async for event in source:
+                if isinstance(event, TextDelta):
+                    yield self._text(event.text)
+                elif isinstance(event, ToolCallDelta):
+                    yield self._call(event)
+                elif isinstance(event, Started):
+                    started, self._model = event, event.model
+                    body = self._response("in_progress")
+                    yield self._event("response.created", response=body)
+                    yield self._event("response.in_progress", response=body)
+                elif isinstance(event, Finished):
+                    assert started is not None, "Started is always the first event"
+                    check_complete(started, event)
+                    closing = self._end_item()
+                    body = await self._complete(event)
+                    yield closing + self._event(f"response.{body['status']}", response=body)
+
+    def failed(self, error: Exception) -> bytes:
+        """Return the event that tells of an error in mid-stream."""
+        ours = as_ours(error)
+        body = self._response("failed", error={"code": ours.code, "message": str(ours)})
+        return self._event("response.failed", response=body)
+
+    async def _complete(self, finished: Finished) -> dict[str, Any]:
+        cut = finished.finish_reason == "length"
+        body = self._response(
+            "incomplete" if cut else "completed",
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            usage=_usage(finished),
+            akashic=akashic_block(finished),
+        )
+        asked = self._asked.body
+        if asked.store:
+            await self._service.responses.keep(
+                body, items=self._asked.items, previous=asked.previous_response_id, session=finished.reuse.session
+            )
+        return body
+
+    # -- events ------------------------------------------------------------------------------------------------
+
+    def _text(self, text: str) -> bytes:
+        output, out = self._output, b""
+        if not output.is_text:
+            out = self._end_item()
+            output.begin_text()
+            out += self._event("response.output_item.added", output_index=output.index, item=output.item("in_progress"))
+            out += self._event("response.content_part.added", **output.place(content=True), part=_part(""))
+        output.text += text
+        place = output.place(content=True)
+        return out + self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+
+    def _call(self, delta: ToolCallDelta) -> bytes:
+        output, out = self._output, b""
+        if output.call_index != delta.index:
+            out = self._end_item()
+            output.begin_call(delta)
+            out += self._event("response.output_item.added", output_index=output.index, item=output.item("in_progress"))
+        if not delta.arguments:
+            return out
+        output.text += delta.arguments
+        return out + self._event("response.function_call_arguments.delta", **output.place(), delta=delta.arguments)
+
+    def _end_item(self) -> bytes:
+        """Close the open item, if there is one."""
+        output = self._output
+        if not output.is_open:
+            return b""
+        if output.is_text:
+            place = output.place(content=True)
+            out = self._event("response.output_text.done", **place, text=output.text, logprobs=[])
+            out += self._event("response.content_part.done", **place, part=_part(output.text))
+        else:
+            done = {"name": output.name, "arguments": output.text}
+            out = self._event("response.function_call_arguments.done", **output.place(), **done)
+        index = output.index
+        return out + self._event("response.output_item.done", output_index=index, item=output.end())
+
+    def _event(self, name: str, /, **data: Any) -> bytes:
+        self._number += 1
+        body = {"type": name, "sequence_number": self._number, **data}
+        return b"event: " + name.encode() + b"\ndata: " + dump(body) + b"\n\n"
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        asked = self._asked.body
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created_s,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": asked.metadata or {},
+            "model": self._model,
+            "output": list(self._output.items),
+            "parallel_tool_calls": asked.parallel_tool_calls,
+            "previous_response_id": asked.previous_response_id,
+            "store": asked.store,
+            "temperature": asked.temperature,
+            "text": {"format": (asked.text.format if asked.text else None) or {"type": "text"}},
+            "tool_choice": asked.tool_choice or "auto",
+            "tools": asked.tools,
+            "top_p": asked.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            **more,
+        }
+
+
+class _Output:
+    """The items of an answer: those that are done, and one that is open."""
+
+    def __init__(self, response_id: str) -> None:
+        self._suffix = response_id.removeprefix("resp_")
+        self.items: list[Item] = []
+        self.text = ""
+        self.name = ""
+        self.call_index: int | None = None
+        self.is_open = False
+        self._call_id = ""
+
+    @property
+    def index(self) -> int:
+        """The open item's place."""
+        return len(self.items)
+
+    @property
+    def is_text(self) -> bool:
+        """Tell if the open item is a message."""
+        return self.is_open and self.call_index is None
+
+    def begin_text(self) -> None:
+        self.is_open, self.call_index, self.text = True, None, ""
+
+    def begin_call(self, delta: ToolCallDelta) -> None:
+        assert delta.id is not None, "the first delta of a call has its id and name"
+        assert delta.name is not None, "the first delta of a call has its id and name"
+        self.is_open, self.call_index, self.text = True, delta.index, ""
+        self._call_id, self.name = delta.id, delta.name
+
+    def end(self) -> Item:
+        """Close the open item and return it; an empty object when none is open."""
+        if not self.is_open:
+            return {}
+        item = self.item("completed")
+        self.items.append(item)
+        self.is_open, self.call_index, self.text = False, None, ""
+        return item
+
+    def item(self, status: str) -> Item:
+        if self.call_index is None:
+            content = [_part(self.text)] if status == "completed" else []
+            head = {"type": "message", "role": "assistant", "content": content}
+        else:
+            head = {"type": "function_call", "call_id": self._call_id, "name": self.name, "arguments": self.text}
+        return {"id": self._item_id(), "status": status, **head}
+
+    def place(self, *, content: bool = False) -> dict[str, Any]:
+        """Return how events name the open item."""
+        place: dict[str, Any] = {"item_id": self._item_id(), "output_index": self.index}
+        return {**place, "content_index": 0} if content else place
+
+    def _item_id(self) -> str:
+        return f"{'msg' if self.call_index is None else 'fc'}_{self._suffix}{self.index}"
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _usage(finished: Finished) -> dict[str, Any]:
+    written = finished.prompt_tokens - finished.reuse.reused_tokens
+    return {
+        "input_tokens": finished.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": finished.reuse.reused_tokens, "cache_write_tokens": written},
+        "output_tokens": finished.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": finished.prompt_tokens + finished.completion_tokens,
+    }
