@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from array import array
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -17,6 +17,8 @@ from typing import TypeVar, cast
 from akashic_daemon.cache.keys import OpTable
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.errors import AkashicError, EngineError, StoreError
+from akashic_daemon.program.active import active_cache
+from akashic_daemon.program.ranges import intersect
 from akashic_daemon.program.wire import to_stored
 from akashic_daemon.protocol.archive import Kind, begin, part
 from akashic_daemon.schedule.loop import StepLoop
@@ -34,6 +36,7 @@ from akashic_daemon.tiers.mover import Mover, Priority
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.traces import Known
 
+logger = logging.getLogger("akashic.tiers")
 T = TypeVar("T")
 _MESSAGES_A_PART = 64
 _MOVER_S = 60.0
@@ -104,7 +107,9 @@ class SessionExport:
             async for piece in self._kv(known, count):
                 yield piece
         if count.left_out:
-            count.notes.append(f"{count.left_out} blocks aren't in any tier and no longer in the engine")
+            count.notes.append(
+                f"{count.left_out} blocks are in no tier and no longer in the engine: they are computed anew"
+            )
         said = {"messages": len(stored.messages), "blocks": count.blocks, "tokens": count.tokens}
         for piece in part(Kind.END, {**said, "kv_bytes": count.kv_bytes, "notes": count.notes}):
             yield piece
@@ -155,13 +160,11 @@ class SessionExport:
         except AkashicError as error:
             count.notes.append(f"no KV: {error.message}")
             return
-        for number, block in enumerate(blocks):
+        visible = active_cache(known.trace.path).indices
+        for block in blocks:
             payload = await self._payload(block, copy_now)
-            if payload is None:
-                count.left_out += 1
-                if not any(b.has_copy for b in blocks[number:]) and copy_now is None:
-                    count.left_out += len(blocks) - number - 1
-                    return
+            if payload is None:  # what operations dropped is a name only: later blocks' names depend on it
+                count.left_out += bool(intersect(visible, ((block.first, block.end),)))
             for piece in part(Kind.LABEL, {"key": block.key}, to_label(block)):
                 yield piece
             if payload is not None:
@@ -204,17 +207,17 @@ class SessionExport:
         borders = list(itertools.accumulate(length for _, length in known.runs))
         # The last token was sampled, and perhaps not computed.
         blocks = exporter.blocks_along(key, borders, len(path.tokens) - 1)
-        return blocks, lambda block: self._copy_now(known.fingerprint, key, block, exporter)
 
-    def _copy_now(self, fingerprint: str, key: array[int], block: Block, exporter: Exporter) -> bytes | None:
-        """Copy a block out of the engine; None when it can't be, or another model is loaded by now."""
-        engine, current = self._homes.loop.engine, self._homes.loop.tiering.exporter
-        if engine is None or engine.model.fingerprint != fingerprint or current not in (None, exporter):
-            return None
-        try:
-            return exporter.copy_now(key, block)
-        except EngineError:
-            return None
+        def copy_now(block: Block) -> bytes | None:
+            if loop.engine is not engine or loop.index is not index:
+                return None  # its cells are gone
+            try:
+                return exporter.copy_now(key, block)
+            except EngineError as error:
+                logger.error("copying the KV of %d tokens out of the engine: %s", len(block.tokens), error)
+                return None
+
+        return blocks, copy_now
 
 
 def _of_disk(mover: Mover, known: Known) -> list[Block]:

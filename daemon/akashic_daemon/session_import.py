@@ -11,7 +11,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -37,6 +36,7 @@ _WHY = {
     "damaged": "blocks of KV whose labels are damaged",
     "parent_missing": "blocks of KV that lead on from missing ones",
     "stored_otherwise": "blocks of KV that are stored in another way than here (cache.kv_storage)",
+    "unwritable": "blocks of KV that the disk didn't take, and RAM had no room for",
     "no_room": "blocks of KV that had no room in the budgets",
     "model_changed": "blocks of KV whose model was unloaded meanwhile",
 }
@@ -233,9 +233,10 @@ class SessionImport:
         if not first:
             kv.detail = "the file has no KV"
             return
-        engine = await self._acquire(incoming)
+        engine, why = await self._acquire(incoming)
+        adoption: Adoption | None = None
         try:
-            adoption, kv.detail = self._adoption(engine, incoming, session)
+            adoption, kv.detail = self._adoption(engine, why, incoming, session)
             parts = first
             while parts:
                 if adoption is None:
@@ -248,26 +249,36 @@ class SessionImport:
                 await on_mover(self._homes.tiers.mover, adoption.end, Priority.WRITE)
                 _tell(adoption, incoming, kv)
         finally:
+            if adoption is not None and not adoption.has_ended:  # also when the client left: behind what may still be under way
+                self._homes.tiers.mover.submit(Priority.WRITE, adoption.end)
             if engine is not None:
                 await self._homes.host.release()
 
-    async def _acquire(self, incoming: _Incoming) -> Engine | None:
-        """Keep the model loaded that is to go on with the session: that of the file if it is known here."""
+    async def _acquire(self, incoming: _Incoming) -> tuple[Engine | None, str]:
+        """Keep the model loaded that is to go on with the session: that of the file if it is known here.
+
+        Without one, say why.
+        """
         homes = self._homes
         loaded = homes.loop.engine
         names: list[str | None] = [incoming.text("model") or None, None]
         if loaded is not None and loaded.model.fingerprint == incoming.text("fingerprint"):
             names.insert(0, homes.host.loaded)
+        why = ""
         for name in names:
-            with suppress(AkashicError):
-                return await homes.host.acquire(await self._models.resolve(name))
-        return None
+            try:
+                return await homes.host.acquire(await self._models.resolve(name)), ""
+            except AkashicError as error:
+                why = error.message
+        return None, why
 
-    def _adoption(self, engine: Engine | None, incoming: _Incoming, session: str) -> tuple[Adoption | None, str]:
+    def _adoption(
+        self, engine: Engine | None, why: str, incoming: _Incoming, session: str
+    ) -> tuple[Adoption | None, str]:
         """Return what takes the blocks in; or None, and why they are left out."""
         tiering, tiers = self._homes.loop.tiering, self._homes.tiers
         if engine is None:
-            return None, "its KV was left out: no model is loaded"
+            return None, f"its KV was left out, for no model can be loaded: {why}"
         if engine.model.fingerprint != incoming.text("fingerprint"):
             differs = difference(incoming.parts, parts_of(engine.model)) if incoming.parts else "what isn't known"
             return None, f"its KV was left out, for it was computed otherwise: {differs}"

@@ -26,10 +26,14 @@ from akashic_daemon.traces import MOST_FINGERPRINTS, MOST_TOKENS, Known
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import ChainDigest
 
+_ODD = (
+    AkashicError, zlib.error, ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError
+)  # fmt: skip
+"""What reading a trace that isn't one may raise."""
 Parts = Mapping[str, str]
 """What a fingerprint is made of, by name."""
 _LENGTH_BYTES = 4
-_MOST_BODY_BYTES = 1 << 30
+_MOST_BODY_BYTES = 256 << 20
 
 
 class TraceStore:
@@ -112,7 +116,7 @@ def unpack(session: str, model: str, fingerprint: str, body: bytes) -> Known:
         if sum(length for _, length in known.runs) != len(known.trace.path.tokens):
             raise ValueError("owners and tokens differ in number")
         return known
-    except (AkashicError, zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except _ODD as error:
         raise StoreError(
             f"reading what session {session!r} computed last: {error}",
             hint="its next request is recognised by its text alone",

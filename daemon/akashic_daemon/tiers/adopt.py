@@ -15,7 +15,7 @@ from akashic_daemon.store.blocks.record import Found
 from akashic_daemon.tiers.block import Block, block_key, from_label, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.mover import Mover
-from akashic_daemon.tiers.ssd import Outgoing
+from akashic_daemon.tiers.ssd import Outgoing, Refused
 
 
 @dataclass(slots=True)
@@ -57,7 +57,8 @@ class Adoption:
         self._group = group
         self._of: dict[str, Block] = {}
         self._pinned: list[Block] = []
-        self._is_full = False
+        self._refused: Refused | None = None
+        self.has_ended = False
         self.taken = Adopted()
 
     def label(self, key: str, label: bytes) -> Block | str:
@@ -98,14 +99,16 @@ class Adoption:
                 self._leave_out("stored_otherwise", (block,))
             else:
                 fresh.append((block, payload))
-        mover.join(self._group, [self._of[came.key].key for came, _ in batch if self._of[came.key].has_copy])
+        shared = [came.key for came, _ in batch if self._of[came.key].has_copy]
+        if shared:
+            mover.join(self._group, shared)
         stored = self._to_disk(fresh)
         for block, payload in fresh:
             if not payload:
                 continue
             block.size_bytes = len(payload)
             if block.key not in stored and not self._to_ram(block, payload):
-                self._leave_out("no_room", (block,))
+                self._leave_out("unwritable" if self._refused is Refused.UNWRITABLE else "no_room", (block,))
                 continue
             if self._group not in block.groups:
                 block.groups += (self._group,)
@@ -115,14 +118,14 @@ class Adoption:
 
     def _to_disk(self, blocks: Sequence[tuple[Block, bytes]]) -> frozenset[str]:
         mover = self._mover
-        if mover.ssd is None or self._is_full or not blocks:
+        if mover.ssd is None or self._refused is not None or not blocks:
             return frozenset()
         fingerprint = self._catalogue.fingerprint
         written = mover.ssd.write(
             [Outgoing(b.key, to_label(b), self._group, b.first, fingerprint, payload) for b, payload in blocks]
         )
         mover.follow_evictions()
-        self._is_full = written.refused is not None
+        self._refused = written.refused
         stored = frozenset(written.keys)
         for block, payload in blocks:
             if block.key in stored:
@@ -142,6 +145,7 @@ class Adoption:
 
     def end(self) -> None:
         """Let the blocks be like all others; those that lead to nothing go. On the mover's thread."""
+        self.has_ended = True
         self._catalogue.unpin(self._pinned)
         self._pinned.clear()
         for block in reversed(list(self._of.values())):
