@@ -249,7 +249,8 @@ class SessionImport:
                 await on_mover(self._homes.tiers.mover, adoption.end, Priority.WRITE)
                 _tell(adoption, incoming, kv)
         finally:
-            if adoption is not None and not adoption.has_ended:  # also when the client left: behind what may still be under way
+            # Also when the client left: it is done behind what may still be under way.
+            if adoption is not None and not adoption.has_ended:
                 self._homes.tiers.mover.submit(Priority.WRITE, adoption.end)
             if engine is not None:
                 await self._homes.host.release()
