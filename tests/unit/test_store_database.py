@@ -76,6 +76,7 @@ def test_migrations_that_were_released_never_change() -> None:
         "30c7cadd86d57cac",
         "9d455ca55f3a69e0",
         "6e618dc6f0e2fd34",
+        "021a91fb94ef32fc",
     ]
 
 
