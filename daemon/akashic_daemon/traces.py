@@ -85,6 +85,7 @@ class Traces:
 
     def __init__(self) -> None:
         self._of: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        """Changed on the event loop; whoever reads may be on another thread, hence the copies below."""
         self._tokens = 0
 
     def remember(self, known: Known) -> None:
@@ -111,11 +112,11 @@ class Traces:
 
     def paths(self, fingerprint: str) -> list[Path]:
         """Return the path of each session under a fingerprint."""
-        return [known.trace.path for known in self._of.values() if known.fingerprint == fingerprint]
+        return [known.trace.path for known in list(self._of.values()) if known.fingerprint == fingerprint]
 
     def all_of(self, session: str | None) -> list[Known]:
         """Return a session's traces, oldest first."""
-        return [known for key, known in self._of.items() if session is not None and key[0] == session]
+        return [known for key, known in list(self._of.items()) if session is not None and key[0] == session]
 
     def of_session(self, session: str | None, fingerprint: str) -> Known | None:
         """Return the trace of a session under a fingerprint."""
@@ -123,14 +124,14 @@ class Traces:
 
     def newest_of(self, session: str | None) -> Known | None:
         """Return a session's newest trace under whatever fingerprint."""
-        return next((known for key, known in reversed(self._of.items()) if key[0] == session), None)
+        return next((known for key, known in reversed(list(self._of.items())) if key[0] == session), None)
 
     def alike(self, fingerprint: str, session: str | None, target: Sequence[Entry]) -> list[Known]:
         """Return traces that `target` may be an edit of: its session's own, then newest first those that begin alike."""
         own = self.of_session(session, fingerprint)
         found = [own] if own is not None else []
         heads = [entry.tokens for entry in target[:2]]
-        for known in reversed(self._of.values()):
+        for known in reversed(list(self._of.values())):
             if len(found) >= _CANDIDATES:
                 break
             entries = known.trace.entries
