@@ -44,8 +44,8 @@ def fields(stats: Stats) -> list[tuple[str, str]]:
             "memory",
             f"{size(stats.resident_bytes)} resident, {size(engine.kv_bytes)} KV, {size(engine.model_bytes)} model",
         ),
-        *tiers.summary(stats.tiers),
-        ("stall", f"{duration(stats.tiers.stall_s)} in {count(stats.tiers.reloads)} reloads"),
+        ("tiers", tiers.one_line(stats.tiers)),
+        ("reloads", f"{count(stats.tiers.reloads)}, {duration(stats.tiers.stall_s)} of stall"),
         ("misses", misses or "none"),
         *(("problem", problem) for problem in stats.tiers.problems),
     ]

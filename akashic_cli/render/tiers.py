@@ -103,6 +103,17 @@ def summary(report: TierReport) -> list[tuple[str, str]]:
     return [*lines, ("staging", f"{size(report.staging_bytes)} between engine, RAM and disk")]
 
 
+def one_line(report: TierReport) -> str:
+    """Return how full the tiers below the engine are, and what they gave back, for a view that must be short."""
+    parts = []
+    for tier in report.tiers:
+        if tier.tier != "gpu":
+            hits = f" ({_share(tier.hit_rate)} of prompts)" if tier.hit_tokens else ""
+            used = f"{size(tier.used_bytes)} of {size(tier.budget_bytes)}" if tier.is_on else "off"
+            parts.append(f"{tier.tier} {used}{hits}")
+    return ", ".join(parts) or "none"
+
+
 def _line(tier: Tier) -> str:
     if not tier.is_on:
         return "off"

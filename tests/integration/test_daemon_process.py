@@ -76,7 +76,7 @@ def test_a_daemon_answers_and_ends_on_sigterm_without_leaving_its_socket(home: P
         assert client.post("/v1/chat/completions", json=body).status_code == 200
         assert client.get("/akashic/v1/status").json()["pid"] == daemon.pid
     for file in paths.store_dir.iterdir():
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+        assert stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600), file
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait(10) == 0
     assert not paths.socket.exists()

@@ -51,6 +51,11 @@ class Block:
     groups: tuple[str, ...] = ()
     children: list[Block] = field(default_factory=list)
 
+    def join(self, group: str) -> None:
+        """Let it be a session's too."""
+        if group not in self.groups:
+            self.groups += (group,)
+
     @property
     def has_copy(self) -> bool:
         """Whether its KV is in any tier below the engine."""

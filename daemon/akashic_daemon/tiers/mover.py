@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -28,6 +26,7 @@ from akashic_daemon.tiers.block import Block, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.moves import Moves
+from akashic_daemon.tiers.niceness import lower_priority
 from akashic_daemon.tiers.sink import Sink
 from akashic_daemon.tiers.ssd import Outgoing, SsdTier
 from akashic_daemon.tiers.staging import Buffer, Staging
@@ -35,7 +34,6 @@ from akashic_daemon.tiers.staging import Buffer, Staging
 logger = logging.getLogger("akashic.tiers")
 _BATCH_BYTES = 16 << 20
 """About so much is written to disk, and made durable, at once."""
-_NICENESS = 15
 
 
 class Priority(IntEnum):
@@ -152,7 +150,7 @@ class Mover:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        _lower_priority()
+        lower_priority()
         if self._open_ssd is not None:
             try:
                 self._ssd = self._open_ssd()
@@ -220,7 +218,7 @@ class Mover:
             if not self.store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
                 keeps_buffer = True
             block.size_bytes = size_bytes
-            _join(block, group)
+            block.join(group)
             self.moves.demoted_bytes += size_bytes
             self.moves.demoted_blocks += 1
             if to_disk and self._ssd is not None:
@@ -394,7 +392,7 @@ class Mover:
         """Let a session have a share in blocks that are stored."""
         for block in map(self.catalogue.get, keys) if self.catalogue is not None else ():
             if block is not None:
-                _join(block, group)
+                block.join(group)
         if self._ssd is not None:
             self._ssd.join(group, keys)
 
@@ -496,14 +494,3 @@ class Mover:
     def _mark_unreadable(self, block: Block) -> None:
         block.on_ssd = False
         self.moves.lose("unreadable")
-
-
-def _join(block: Block, group: str) -> None:
-    if group not in block.groups:
-        block.groups += (group,)
-
-
-def _lower_priority() -> None:
-    """Let decoding win the cores: on Linux niceness is a thread's own."""
-    with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

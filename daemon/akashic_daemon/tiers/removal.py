@@ -110,8 +110,7 @@ def forget(mover: Mover, group: str, *, wipe: bool) -> Gone:
 def rename(mover: Mover, old: str, new: str) -> None:
     """Let a session's blocks be another's. Raises StoreError."""
     for block in _leave(mover, old):
-        if new not in block.groups:
-            block.groups += (new,)
+        block.join(new)
     mover.regroup_writes(old, new)
     if mover.ssd is not None:
         mover.ssd.rename_group(old, new)
