@@ -104,7 +104,7 @@ def make_engine(
         trained_window_tokens=shape.window_tokens, window_tokens=shape.window_tokens, chat_template=None, bos="", eos="",
         add_bos=False, fingerprint="random",
     )  # fmt: skip
-    return TorchEngine(options, NoVocabulary(shape.vocabulary_size), Loaded(shape, weights, kv, cells, info, 1))
+    return TorchEngine(options, NoVocabulary(shape.vocabulary_size), Loaded(shape, weights, kv, cells, info))
 
 
 def check(results: dict[str, Any]) -> None:

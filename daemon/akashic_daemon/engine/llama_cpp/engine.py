@@ -37,9 +37,9 @@ from akashic_daemon.engine.llama_cpp.rope import other_ropes, picked_factors, ro
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
 from akashic_daemon.engine.llama_cpp.state import save_sequence
-from akashic_daemon.engine.llama_cpp.threads import LoadFollower
 from akashic_daemon.engine.llama_cpp.twins import Twins
 from akashic_daemon.engine.parts import parts
+from akashic_daemon.engine.threads import LoadFollower
 from akashic_daemon.errors import ConfigError, EngineError, ModelError
 from akashic_daemon.types import SequenceId
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from akashic_daemon.engine.base import (
     SamplingParams,
     SavedCells,
 )
+from akashic_daemon.engine.threads import LoadFollower
 from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
 from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
@@ -53,7 +55,8 @@ class TorchEngine:
         self._attention = PagedAttention(loaded.shape, loaded.kv.pool, sparse)
         self._exporter = CellExporter(loaded.kv)
         self._kv_cells = loaded.kv_cells
-        self._threads = loaded.threads
+        self._threads = LoadFollower(options.cores, fixed=options.threads)
+        self._threads_set = 0
         self._graphs: DecodeGraphs | None = None
         if loaded.kv.pool.device.type == "cuda" and options.cuda_graphs:
             self._graphs = DecodeGraphs(self._model, self._attention)
@@ -83,7 +86,7 @@ class TorchEngine:
     @property
     def threads(self) -> int:
         """CPU threads that a step uses."""
-        return self._threads
+        return self._threads.threads
 
     @property
     def kv(self) -> PagedKv:
@@ -109,6 +112,8 @@ class TorchEngine:
     def decode(self, batch: Sequence[BatchItem]) -> None:
         """Compute the batch and add its cells; all of it or nothing."""
         self._check_batch(batch)
+        self._follow_load()
+        started_s = time.monotonic()
         growth = self._kv.grow([i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch])
         try:
             self._logits = LastLogits(batch, self._compute(lay_out(batch, growth)))
@@ -116,6 +121,15 @@ class TorchEngine:
             self._kv.undo(growth)
             raise _computing(batch, error) from error
         self._kv.commit(growth)
+        single = all(len(item.tokens) == 1 for item in batch)
+        self._threads.observe(time.monotonic() - started_s, single_tokens=single)
+
+    def _follow_load(self) -> None:
+        if self._kv.pool.device.type == "cpu":
+            threads = self._threads.next_step()
+            if threads != self._threads_set:
+                torch.set_num_threads(threads)
+                self._threads_set = threads
 
     def _compute(self, step: Step) -> torch.Tensor:
         with torch.inference_mode():

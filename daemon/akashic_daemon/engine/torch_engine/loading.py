@@ -35,7 +35,6 @@ class Loaded:
     kv: PagedKv
     kv_cells: int
     info: ModelInfo
-    threads: int
     warnings: list[str] = field(default_factory=list)
 
 
@@ -50,9 +49,6 @@ def load(options: TorchOptions, vocabulary: Vocabulary) -> Loaded:
             f"{shape.vocabulary_size:,}",
             hint="the files belong to different models; download them again",
         )
-    threads = options.threads or options.cores
-    if device.type == "cpu":
-        torch.set_num_threads(threads)
     types = _types(options, source, device)
     warnings: list[str] = []
     sizes = _Sizes(options, shape, device, types, warnings)
@@ -60,7 +56,7 @@ def load(options: TorchOptions, vocabulary: Vocabulary) -> Loaded:
     kv_cells, window = sizes.cells_and_window(weights.nbytes)
     kv = _make_kv(options, shape, kv_cells, types.kv, device)
     info = _describe(options, source, vocabulary, types, (kv_cells, window))
-    return Loaded(shape, weights, kv, kv_cells, info, threads, warnings)
+    return Loaded(shape, weights, kv, kv_cells, info, warnings)
 
 
 @dataclass(frozen=True, slots=True)

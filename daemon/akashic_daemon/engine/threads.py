@@ -1,6 +1,6 @@
 """How many threads a step may use, following what other programs leave free.
 
-llama.cpp's threads meet at a spinning barrier after every operation. When one of them shares its core with a compiler,
+llama.cpp's and OpenMP's threads meet at a spinning barrier after every operation. When one of them shares its core with a compiler,
 all wait for it at each barrier, and two threads become far slower than one. So we use only the cores that are idle.
 """
 
