@@ -18,6 +18,7 @@ from pathlib import Path
 from akashic_daemon import __version__
 from akashic_daemon.config import Settings
 from akashic_daemon.context_service import ContextService, Parts
+from akashic_daemon.embedding_service import EmbeddingService
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.host import (
     EngineFactory,
@@ -85,6 +86,7 @@ class Service:
         )
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
+        self.embeddings = EmbeddingService()
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
         self._started_s = time.time()
         self._ids = itertools.count(1)

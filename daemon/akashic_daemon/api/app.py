@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from akashic_daemon.api import anthropic, context, metrics, native, openai, responses, tiers
+from akashic_daemon.api import anthropic, context, embeddings, metrics, native, openai, responses, tiers
 from akashic_daemon.api.border import Activity, Border, error_response
 from akashic_daemon.errors import AkashicError, NotFound, WrongMethod
 from akashic_daemon.service import Service
@@ -66,6 +66,7 @@ def create_app(
             *openai.routes(),
             *anthropic.routes(),
             *responses.routes(),
+            *embeddings.routes(),
         ],
         middleware=[border],
         exception_handlers={404: _no_route, 405: _wrong_method, AkashicError: _our_error},

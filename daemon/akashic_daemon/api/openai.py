@@ -37,10 +37,11 @@ def routes() -> list[Route]:
 
 
 async def _models(service: Service) -> list[dict[str, Any]]:
-    known = (await service.list_models()).models
+    known: list[tuple[str, int | None]] = [(m.name, m.window_tokens) for m in (await service.list_models()).models]
+    known += [(name, None) for name in service.embeddings.names()]
     return [
-        {"id": m.name, "object": "model", "created": 0, "owned_by": "akashic", "max_model_len": m.window_tokens}
-        for m in known
+        {"id": name, "object": "model", "created": 0, "owned_by": "akashic", "max_model_len": window}
+        for name, window in known
     ]
 
 

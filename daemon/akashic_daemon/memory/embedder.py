@@ -1,0 +1,66 @@
+"""Texts as vectors: the contract, and pooling. Knows no model's files; vectors of equal texts are equal, batch or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+TokenIds = NDArray[np.int32]
+
+
+class Embedder(Protocol):
+    """A model that gives texts vectors."""
+
+    @property
+    def name(self) -> str:
+        """What requests call it."""
+
+    @property
+    def dimensions(self) -> int:
+        """Length of its vectors."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many token ids there are."""
+
+    def token_ids(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Return each text's ids, unpadded; an empty text has none."""
+
+    def pool(self, ids: Sequence[TokenIds], weights: NDArray[np.float32] | None = None) -> Vectors:
+        """Return a vector of length 1 for each text's ids, float32 (texts, dimensions); zeros where it has none.
+
+        weights: one for each id of the vocabulary, such as its IDF; equal when None.
+        """
+
+
+def pooled(table: NDArray[np.float16], ids: Sequence[TokenIds], weights: NDArray[np.float32] | None = None) -> Vectors:
+    """Return the weighted means of rows of `table`, (vocabulary, dimensions), as vectors of length 1.
+
+    Each text is summed by itself, in the order of its ids, so that its vector doesn't depend on its neighbours.
+    """
+    out = np.zeros((len(ids), table.shape[1]), np.float32)
+    for row, text in enumerate(ids):
+        if len(text) == 0:
+            continue
+        rows = table[text].astype(np.float32)
+        if weights is not None:
+            rows *= weights[text][:, None]
+        out[row] = rows.sum(axis=0) / np.float32(len(text))
+    return unit(out)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Return the vectors at length 1; one of zeros stays so."""
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    out = np.zeros_like(vectors)
+    np.divide(vectors, length, out=out, where=length > 0)
+    return out
+
+
+def shortened(vectors: Vectors, dimensions: int) -> Vectors:
+    """Return the first dimensions, at length 1: models of nested dimensions keep most of the meaning there."""
+    return unit(np.ascontiguousarray(vectors[:, :dimensions]))
