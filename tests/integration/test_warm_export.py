@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import Conflict, NotFound, TranscriptError
 from akashic_daemon.protocol import archive
 from akashic_daemon.protocol.archive import Damage, Kind, Part
+from akashic_daemon.protocol.context import OpsRequest, PolicyRequest
 from akashic_daemon.protocol.native import ImportEvent, Reuse, TurnRequest
 from akashic_daemon.service import Service
+from fake_service import NEVER, running_service
 from tiers_service import LONG, TIERS, catalogue, empty_engine, empty_ram, on_service, settled, tier
 
 Check = Callable[[Service], Awaitable[None]]
@@ -118,6 +123,129 @@ def test_the_next_turn_in_another_home_computes_no_more_than_its_own_tokens_and_
     assert moved[0].reused_tokens > 1000
     assert moved[0].reused_by_tier["ssd"] > 1000
     assert moved[0].miss is None or moved[0].miss.cause != "model_changed"
+
+
+async def said(service: Service, session: str, text: str) -> tuple[str, Reuse]:
+    """Run a turn; return the answer and what it reused."""
+    async with aclosing(service.turn(session, TurnRequest(prompt=text, max_tokens=20, temperature=0.0))) as events:
+        async for event in events:
+            if event.kind == "done":
+                assert event.reuse is not None
+                assert event.text is not None
+                return event.text, event.reuse
+    raise AssertionError("the turn ended without an answer")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [{"op": "drop", "messages": [0]}],
+        [{"op": "drop", "messages": [0]}, {"op": "repos"}],
+        [{"op": "replace", "message": 0, "content": "in short"}],
+        [{"op": "drop", "tokens": [[20, 300]]}],
+    ],
+)
+def test_a_sessions_program_moves_with_it_and_its_answers_stay_the_same(
+    home: Path, other_home: Path, ops: list[dict[str, Any]]
+) -> None:
+    files: list[bytes] = []
+    answers: list[tuple[str, Reuse]] = []
+    programs: list[Any] = []
+
+    async def here(service: Service) -> None:
+        for _ in range(2):
+            await turn(service, "one")
+        await service.context.edit("one", OpsRequest(ops=ops))
+        await service.context.set_policy("one", PolicyRequest(policy="think-drop"))
+        await turn(service, "one", "shorter now")
+        programs.append(await service.sessions.program("one"))
+        files.append(await exported(service, "one"))
+        answers.append(await said(service, "one", "and now?"))
+
+    async def there(service: Service) -> None:
+        done = await imported(service, other_home / "warm", files[0])
+        assert done.problems == []
+        programs.append(await service.sessions.program("one"))
+        answers.append(await said(service, "one", "and now?"))
+
+    on_service(home, here)
+    on_service(other_home, there)
+    assert programs[1] == programs[0]
+    assert answers[1][0] == answers[0][0]
+    assert answers[1][1].computed_tokens <= answers[0][1].computed_tokens + 128
+    assert answers[1][1].dropped_tokens == answers[0][1].dropped_tokens
+
+
+def test_a_policy_that_is_not_known_here_is_left_out_and_told(home: Path, other_home: Path) -> None:
+    parts = parts_of(file_of(home))
+    data = joined([replace(p, head={**p.head, "policy": "mine"}) if p.kind == Kind.PROGRAM else p for p in parts])
+
+    async def there(service: Service) -> None:
+        done = await imported(service, other_home / "warm", data)
+        assert [p.reason for p in done.problems] == ["its policy 'mine' isn't known here"]
+        program = await service.sessions.program("one")
+        assert program is not None
+        assert program.policy is None
+
+    on_service(other_home, there)
+
+
+def test_sampled_tokens_move_also_where_the_text_would_be_read_as_others(home: Path, other_home: Path) -> None:
+    data = file_of(home, turns=1)
+    ids: list[Any] = []
+
+    async def there(service: Service) -> None:
+        await imported(service, other_home / "warm", data)
+        stored = await service._thread.run(lambda: service._homes.store.messages("one"))
+        ids.append([m.token_ids for m in stored])
+
+    async def here(service: Service) -> None:
+        stored = await service._thread.run(lambda: service._homes.store.messages("one"))
+        ids.append([m.token_ids for m in stored])
+
+    on_service(other_home, there)
+    on_service(home, here)
+    assert ids[0] == ids[1]
+    assert ids[0][1]
+
+
+def test_another_models_home_keeps_the_trace_to_explain_the_miss_by(home: Path, other_home: Path) -> None:
+    data = file_of(home)
+
+    async def there() -> None:
+        def engine(_name: str, _path: Path) -> FakeEngine:
+            return FakeEngine(kv_cells=8192, window_tokens=4096, end_every=NEVER, fingerprint="other")
+
+        async with running_service(other_home, engine, flags=TIERS) as service:
+            done = await imported(service, other_home / "warm", data)
+            assert done.kv is not None
+            assert done.kv.blocks == 0
+            assert "computed otherwise" in done.kv.detail
+            reuse = await turn(service, "one", "and now?")
+            assert reuse.miss is not None
+            assert reuse.miss.cause == "model_changed"
+
+    asyncio.run(there())
+
+
+def test_an_import_whose_client_leaves_pins_nothing(home: Path, other_home: Path) -> None:
+    data = file_of(home)
+    (other_home / "warm").write_bytes(data)
+
+    async def there(service: Service) -> None:
+        events = service.import_transcript(other_home / "warm", format=None, name=None, label="warm")
+        async for event in events:
+            assert event.kind == "progress"
+            if catalogue(service):
+                break
+        assert any(b.pins for b in catalogue(service))
+        await events.aclose()
+        await settled(service)
+        assert all(b.pins == 0 for b in catalogue(service))
+        assert await service._host.wait_unused(5.0)
+        assert (await turn(service, "one", "and now?")).reused_tokens > 1000
+
+    on_service(other_home, there, flags={"cache.ram_bytes": "1MiB", "cache.ssd_bytes": 0})
 
 
 def test_what_is_imported_is_still_warm_after_a_restart(home: Path, other_home: Path) -> None:
