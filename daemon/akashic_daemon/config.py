@@ -160,10 +160,10 @@ class ScheduleSection(_Section):
         512, ge=16, le=4096, description="Most prompt tokens in one step when nobody is streaming."
     )
     prefill_tokens_busy: int = Field(
-        64,
+        256,
         ge=1,
         le=4096,
-        description="Most prompt tokens in one step beside running streams. More means faster prefill, choppier streams.",
+        description="Most prompt tokens in one step beside running streams; so many fewer that a step takes at most about twice as long.",
     )
     threads: int = Field(0, ge=0, description="CPU threads; 0 follows the load of the other programs on the machine.")
 

@@ -347,6 +347,7 @@ class Generation:
             ),
             created_s=time.monotonic(),
             model=engine.model.name,
+            priority=request.priority,
             form=turn.answer.form,
             marks=turn.answer.marks,
             holds_grammar=turn.answer.holds_grammar,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NewType, Protocol
+from typing import Literal, NewType, Protocol
 
 SessionId = NewType("SessionId", str)
 """Name of a session; what people type. See SESSION_NAME_PATTERN."""
@@ -51,3 +51,7 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Seconds that never go backwards."""
         return time.monotonic()
+
+
+Priority = Literal["interactive", "normal", "background"]
+"""How urgent a request is: somebody waits for it, an agent does, or nobody."""

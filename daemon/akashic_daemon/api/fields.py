@@ -44,6 +44,7 @@ def extension_fields(extension: AkashicExtension) -> dict[str, Any]:
         "policy": extension.policy,
         "edit_reuse": extension.edit_reuse,
         "expect_s": None if extension.hint is None else extension.hint.expect_s,
+        "priority": extension.priority,
         "cache_ops": tuple(extension.cache_ops),
     }
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from akashic_daemon.protocol.tiers import LONGEST_HINT_S
-from akashic_daemon.types import SESSION_NAME_PATTERN
+from akashic_daemon.types import SESSION_NAME_PATTERN, Priority
 
 
 class Hint(BaseModel):
@@ -28,6 +28,7 @@ class AkashicExtension(BaseModel):
     cache_ops: list[dict[str, Any]] = Field(default_factory=list)
     edit_reuse: Literal["exact", "drop"] | None = None
     hint: Hint | None = None
+    priority: Priority = "normal"
 
 
 class StreamOptions(BaseModel):
@@ -38,7 +39,9 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class _Sampling(BaseModel):
+class SamplingFields(BaseModel):
+    """What every request for text may say of its answer."""
+
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     model: str | None = None
@@ -65,7 +68,7 @@ class _Sampling(BaseModel):
     akashic: AkashicExtension = AkashicExtension()
 
 
-class ChatCompletionRequest(_Sampling):
+class ChatCompletionRequest(SamplingFields):
     """Body of /v1/chat/completions; messages are checked where they are turned into ours."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -74,9 +77,3 @@ class ChatCompletionRequest(_Sampling):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     response_format: dict[str, Any] | None = None
-
-
-class CompletionRequest(_Sampling):
-    """Body of /v1/completions: one prompt of text."""
-
-    prompt: str | list[str]

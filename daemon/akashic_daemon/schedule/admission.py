@@ -7,20 +7,23 @@ others go on computing. Keeps invariant 5: what is reused, and from where, is to
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 from akashic_daemon.cache.index import NoSequence, RadixIndex
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import Engine
-from akashic_daemon.errors import AkashicError, EngineError, Overloaded
+from akashic_daemon.errors import AkashicError, EngineError, Overloaded, PromptTooLong
+from akashic_daemon.schedule.batch_limit import BatchLimit
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Started
+from akashic_daemon.schedule.fair_queue import FairQueue
 from akashic_daemon.schedule.request import Request, State
 from akashic_daemon.schedule.tiering import Tiering
 
 _SPARE_CELLS = 16
 """Cells kept free for the next tokens when a request is admitted."""
+_LEAST_SHARE = 8
+"""So many requests of one session may wait in the smallest queue; in others, half of the queue."""
 
 
 class Admission:
@@ -33,7 +36,8 @@ class Admission:
         tiering: Tiering,
         fail: Callable[[Request, AkashicError], None],
     ) -> None:
-        self.waiting: deque[Request] = deque()
+        self.waiting = FairQueue()
+        self.limit = BatchLimit(settings.max_running)
         self.blocked = False
         """Whether the head of the queue lacks what only an ending request gives back: nothing is worth trying until then."""
         self._settings = settings
@@ -46,6 +50,7 @@ class Admission:
     def bind(self, engine: Engine | None, index: RadixIndex | None) -> None:
         """Admit to this engine from now on."""
         self._engine, self._index = engine, index
+        self.limit.reset()
 
     def enqueue(self, request: Request) -> None:
         """Let a request wait for its turn, or refuse it."""
@@ -54,45 +59,64 @@ class Admission:
             request.emit(EngineError("no model is loaded", hint="`akashic model list`"))
             return
         visible = min(r.visible_tokens for r in request.routes)
-        if len(self.waiting) >= self._settings.max_queued:
-            waiting = f"{len(self.waiting)} requests are waiting already"
-            request.emit(Overloaded(waiting, hint="try again, or raise schedule.max_queued"))
-        elif visible + 1 > engine.capabilities.kv_cells:
-            lacking = f"the prompt's {visible} tokens exceed the {engine.capabilities.kv_cells} KV cells"
-            request.emit(Overloaded(lacking, hint="raise cache.kv_tokens"))
+        waiting, most = len(self.waiting), self._settings.max_queued
+        of_session, most_of_session = self.waiting.count_of(request), max(_LEAST_SHARE, most // 2)
+        if waiting >= most:
+            lacking = f"{waiting} requests are waiting already, of at most {most}"
+            request.emit(Overloaded(lacking, hint="try again, or raise schedule.max_queued"))
+        elif of_session >= most_of_session:
+            lacking = f"{of_session} requests of session {request.session!r} are waiting already, half of the queue"
+            request.emit(Overloaded(lacking, hint="wait for their answers, or raise schedule.max_queued"))
+        elif visible + 1 > (cells := engine.capabilities.kv_cells):
+            lacking = f"the prompt needs {visible} KV cells and one for the answer; the engine has {cells} in all"
+            request.emit(
+                PromptTooLong(
+                    lacking, hint="shorten it, or raise cache.kv_tokens", n_prompt_tokens=visible, n_ctx=cells
+                )
+            )
         else:
             self._counters.requests_total += 1
-            self.waiting.append(request)
+            self.waiting.add(request)
+            if self.waiting.head is request:
+                self.blocked = False  # what blocked the queue was another's need
             self._tiering.forget_hint(request.session)
             if len(self.waiting) > 1 or self.blocked:
                 self._tiering.look_ahead(index.ops.key(request.routes[0].path))
 
     def admit(self, running: list[Request]) -> None:
-        """Let as many run as there is room for, first come, first served."""
+        """Let as many run as there is room for, the sessions in turn."""
         index = self._index
         assert index is not None
-        most = min(self._settings.max_running, index.sequences_total)
-        while self.waiting and len(running) < most and not self.blocked:
+        self._watch_memory(running, index)
+        most = min(self.limit.now, index.sequences_total)
+        while len(running) < most and not self.blocked:
             if any(r.had_everything for r in running):
                 return
-            request = self.waiting[0]
+            request = self.waiting.head
+            if request is None:
+                return
             self._choose_route(request, index)
             assert request.outlook is not None
             if request.outlook.cells + _SPARE_CELLS > index.cells_free + index.evictable_cells() and running:
                 self.blocked = True
                 return
-            self.waiting.popleft()
+            self.waiting.take()
             try:
                 self._begin(request)
                 running.append(request)
             except NoSequence as error:
                 if running:
-                    self.waiting.appendleft(request)
+                    self.waiting.give_back(request)
                     self.blocked = True
                     return
                 self._fail(request, error)
             except AkashicError as error:
                 self._fail(request, error)
+
+    def _watch_memory(self, running: list[Request], index: RadixIndex) -> None:
+        if self.waiting and self.limit.is_due():
+            held = index.cells_total - index.cells_free - index.evictable_cells()
+            self.limit.see(held, index.cells_total, len(running))
 
     def _choose_route(self, request: Request, index: RadixIndex) -> None:
         """Take the cheapest way, the first of equals; a request that began keeps to its way."""
@@ -147,7 +171,7 @@ class Admission:
                     self._fail(request, error)
                     continue
                 request.state, self.blocked = State.QUEUED, True
-                self.waiting.appendleft(request)
+                self.waiting.give_back(request)
 
     def end_reload(self, request: Request) -> None:
         """Close what the tiers were giving back; what came stays in the engine."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.protocol.native import Reuse, Timing
 from akashic_daemon.trajectory.message import Message, ToolCall
+from akashic_daemon.types import Priority
 
 NAMED_TOOL = "tool:"
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -46,6 +47,7 @@ class GenerationInput:
     parallel_tool_calls: bool = True
     json_schema: Mapping[str, Any] | None = None
     strict_schema: bool = False
+    priority: Priority = "normal"
     notes: tuple[str, ...] = ()
 
 

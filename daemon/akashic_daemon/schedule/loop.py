@@ -2,8 +2,8 @@
 
 A step takes one token of each stream that is being answered, and prompt tokens up to a budget. What is computed enters
 the radix index at once, so a request that waits finds what its neighbour has computed; between steps it is copied to the
-lower tiers. When cells run short, idle runs are evicted; when that isn't enough, the youngest request goes back to the
-queue (`admission`) and later begins where it was.
+lower tiers. When cells run short, idle runs are evicted; when that isn't enough, the youngest request of the least
+priority goes back to the queue (`admission`) and later begins where it was.
 
 Invariants kept here: 3 (nothing in the index is computed twice), 5 (each miss is explained), 9 (the loop answers pings).
 """
@@ -28,6 +28,8 @@ from akashic_daemon.protocol.native import EngineStatus, SessionActivity
 from akashic_daemon.schedule.admission import Admission
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
+from akashic_daemon.schedule.fair_queue import WEIGHTS
+from akashic_daemon.schedule.prefill_budget import PrefillBudget
 from akashic_daemon.schedule.report import activity, fill_status
 from akashic_daemon.schedule.request import Request, State
 from akashic_daemon.schedule.tiering import Tiering, TierSettings
@@ -63,6 +65,7 @@ class StepLoop:
         self.tiering = Tiering(tiers, mover, self._wake)
         """Moves KV between the engine and the lower tiers; to be used on the engine thread."""
         self._admission = Admission(settings, counters, self.tiering, self._end_badly)
+        self._prefill_budget = PrefillBudget(settings.prefill_tokens_busy)
         self._last_step_s = 0.0
         self._step_number = 0
         self._stopping = False
@@ -244,6 +247,8 @@ class StepLoop:
         self._last_step_s = now_s - started_s
         tokens = sum(len(i.tokens) for i in items)
         self._counters.step(tokens, self._last_step_s)
+        streams = sum(1 for r, _ in plan if r.state is State.DECODE)
+        self._prefill_budget.observe(streams, tokens - streams, self._last_step_s)
         if not is_streaming:
             self.tiering.observe_prefill(tokens, self._last_step_s)
         for number, (request, item) in enumerate(plan):
@@ -323,7 +328,7 @@ class StepLoop:
                 room = f"no room for {needed} more KV cells of {self._index.cells_total}"
                 lacking = Overloaded(room, hint="raise cache.kv_tokens")
             if len(self._running) > 1:
-                self._preempt(max(self._running, key=lambda r: r.created_s))
+                self._preempt(max(self._running, key=lambda r: (-WEIGHTS[r.priority], r.created_s)))
             else:
                 self._make_do(self._running[0], lacking)
         return []
@@ -356,8 +361,8 @@ class StepLoop:
                 assert request.pending is not None
                 start = self._index.next_position(request.sequence)
                 plan.append((request, BatchItem(request.sequence, (request.pending,), start, True)))
-        budget = self._settings.prefill_tokens_busy if plan else self._settings.prefill_tokens
-        for request in list(self._running):
+        budget = self._prefill_budget.tokens(len(plan)) if plan else self._settings.prefill_tokens
+        for request in sorted(self._running, key=lambda r: -WEIGHTS[r.priority]):
             if request.state is not State.PREFILL or budget <= 0:
                 continue
             assert request.sequence is not None
@@ -385,7 +390,7 @@ class StepLoop:
             self._index.finish(request.sequence)
         request.sequence, request.state, request.pending = None, State.QUEUED, None
         self._running.remove(request)
-        self._admission.waiting.appendleft(request)
+        self._admission.waiting.give_back(request)
         self._admission.blocked = bool(self._running)
         logger.info("request %s waits again: the KV cache is full", request.id)
 
@@ -461,7 +466,7 @@ class StepLoop:
         self._admission.blocked = False
         if request in self._running:
             self._running.remove(request)
-        elif request in self._admission.waiting:
+        else:
             self._admission.waiting.remove(request)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:

@@ -17,7 +17,7 @@ from akashic_daemon.schedule.tiering import Outlook
 from akashic_daemon.tiers.exporter import Trail
 from akashic_daemon.tiers.promotion import Promotion
 from akashic_daemon.toolcalls.form import AnswerForm
-from akashic_daemon.types import RequestId, SequenceId
+from akashic_daemon.types import Priority, RequestId, SequenceId
 
 
 class State(StrEnum):
@@ -59,6 +59,7 @@ class Request:
     reuse: Reuse
     created_s: float
     model: str
+    priority: Priority = "normal"
     form: AnswerForm | None = None
     """What the answer may look like; None for free text."""
     marks: Mapping[int, bytes] = field(default_factory=dict)
