@@ -39,9 +39,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class SamplingFields(BaseModel):
-    """What every request for text may say of its answer."""
-
+class _Sampling(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     model: str | None = None
@@ -68,7 +66,7 @@ class SamplingFields(BaseModel):
     akashic: AkashicExtension = AkashicExtension()
 
 
-class ChatCompletionRequest(SamplingFields):
+class ChatCompletionRequest(_Sampling):
     """Body of /v1/chat/completions; messages are checked where they are turned into ours."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -77,3 +75,9 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     response_format: dict[str, Any] | None = None
+
+
+class CompletionRequest(_Sampling):
+    """Body of /v1/completions: one prompt of text."""
+
+    prompt: str | list[str]
