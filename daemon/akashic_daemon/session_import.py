@@ -8,30 +8,26 @@ can only be as right as its sender.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Literal
 
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.engine.parts import difference, parts_of
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound, TranscriptError
 from akashic_daemon.model_service import ModelService
-from akashic_daemon.program.message_ops import MessageOp
 from akashic_daemon.program.policy import Policy
-from akashic_daemon.program.wire import from_stored
 from akashic_daemon.protocol import native
-from akashic_daemon.protocol.archive import FORMAT, Damage, Kind, Part, read_parts
+from akashic_daemon.protocol.archive import FORMAT, Kind, Part
 from akashic_daemon.session_export import Homes, on_mover
+from akashic_daemon.session_incoming import PARTS, Incoming, Reading, whole
+from akashic_daemon.store.sessions import check_name
 from akashic_daemon.store.traces import unpack
 from akashic_daemon.tiers.adopt import Adoption
 from akashic_daemon.tiers.block import Block
 from akashic_daemon.tiers.mover import Priority
-from akashic_daemon.trajectory.message import Message, chain_all
 
-_BATCH_BYTES = 16 << 20
 _WHY = {
     "damaged": "blocks of KV whose labels are damaged",
     "parent_missing": "blocks of KV that lead on from missing ones",
@@ -40,67 +36,6 @@ _WHY = {
     "no_room": "blocks of KV that had no room in the budgets",
     "model_changed": "blocks of KV whose model was unloaded meanwhile",
 }
-_PARTS = {
-    Kind.HOME: "what the session is called and was computed by",
-    Kind.MESSAGES: "messages",
-    Kind.PROGRAM: "policy and operations",
-    Kind.SAMPLED: "tokens of sampled answers",
-    Kind.TRACE: "what was computed last",
-    Kind.LABEL: "the label of a block of KV",
-    Kind.KV: "a block of KV",
-}
-
-
-@dataclass(slots=True)
-class _Incoming:
-    """What was read of a file so far."""
-
-    home: Mapping[str, Any] = field(default_factory=dict)
-    messages: list[Message] = field(default_factory=list)
-    left_out_messages: int = 0
-    program: Mapping[str, Any] = field(default_factory=dict)
-    sampled: Mapping[str, Any] = field(default_factory=dict)
-    trace: Part | None = None
-    problems: Counter[str] = field(default_factory=Counter)
-    read_bytes: int = 0
-
-    def take(self, part: Part) -> None:
-        """Take in a part that isn't KV."""
-        if part.kind == Kind.HOME:
-            self.home = part.head
-        elif part.kind == Kind.MESSAGES:
-            self._take_messages(part)
-        elif part.kind == Kind.PROGRAM:
-            self.program = part.head
-        elif part.kind == Kind.SAMPLED:
-            self.sampled = part.head
-        elif part.kind == Kind.TRACE:
-            self.trace = part
-
-    def _take_messages(self, part: Part) -> None:
-        """Take messages that follow on those before: a history with a gap would say something else."""
-        lines = part.body.splitlines()
-        if part.head.get("first") != len(self.messages):
-            self.left_out_messages += len(lines)
-            return
-        for number, line in enumerate(lines):
-            try:
-                self.messages.append(_message(line))
-            except (ValueError, BadRequest):
-                self.problems["messages that can't be read"] += 1
-                self.left_out_messages += len(lines) - number
-                return
-
-    def text(self, name: str) -> str:
-        """Return a word of the home, empty when it has none."""
-        value = self.home.get(name)
-        return value if isinstance(value, str) else ""
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """What the fingerprint is made of."""
-        found = self.home.get("parts")
-        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +59,9 @@ class SessionImport:
         """Take in a spooled file, with progress; the last event is `done`. Raises TranscriptError, Conflict."""
         await self._homes.keeper.ready()
         with path.open("rb") as file:
-            incoming = _Incoming()
-            reading = _Reading(file, label)
-            first_kv = await reading.until_kv(incoming)
+            incoming = Incoming()
+            reading = Reading(file, label)
+            first_kv = await reading.batch(incoming)
             if not incoming.messages:
                 raise TranscriptError(
                     f"importing {label}: none of its messages can be read", hint="export the session again"
@@ -141,14 +76,14 @@ class SessionImport:
 
     # -- what isn't KV -----------------------------------------------------------------------------------------
 
-    def _place(self, incoming: _Incoming, name: str | None) -> _Placed:
+    def _place(self, incoming: Incoming, name: str | None) -> _Placed:
         """Store the messages as a session of the name asked for, of its own name where that is free, or of another."""
         store = self._homes.store
         title, origin = incoming.text("title"), f"import:{FORMAT}"
         row = store.create(name or self._free(incoming.text("session")), origin=origin, title=title)
         new = store.append(row.name, incoming.messages)
         session = row.name if new or name else store.join_twin(row.name)
-        for parent, text, ids in self._sampled(incoming):
+        for parent, text, ids in incoming.answers():
             store.remember_sampled(parent, text, ids)
         return _Placed(session, new, session == row.name)
 
@@ -157,33 +92,20 @@ class SessionImport:
         if not name:
             return None
         try:
+            check_name(name)
             self._homes.store.get(name)
+        except BadRequest:
+            return None
         except NotFound:
-            return name if _can_name(name) else None
+            return name
         return None
 
-    def _sampled(self, incoming: _Incoming) -> list[tuple[Any, str, list[int]]]:
-        """Return (parent, said text, ids) of the answers whose ids the file has."""
-        chains = [None, *chain_all(incoming.messages)]
-        out: list[tuple[Any, str, list[int]]] = []
-        found = incoming.sampled.get("ids")
-        for pair in found if isinstance(found, list) else ():
-            if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], list)):
-                continue
-            index, ids = pair
-            if not (isinstance(index, int) and 0 <= index < len(incoming.messages) and all(map(_is_token, ids))):
-                continue
-            message = incoming.messages[index]
-            if message.role == "assistant" and message.said and ids:
-                out.append((chains[index], message.said, ids))
-        return out
-
-    async def _remember(self, incoming: _Incoming, placed: _Placed) -> None:
+    async def _remember(self, incoming: Incoming, placed: _Placed) -> None:
         homes, session = self._homes, placed.session
         places: dict[str, list[int]] = {}
         if placed.is_new:
             places = await self._set_program(incoming, session)
-        homes.book.adopt(session, places, self._sampled(incoming))
+        homes.book.adopt(session, places, incoming.answers())
         trace = incoming.trace
         if trace is None:
             return
@@ -193,23 +115,23 @@ class SessionImport:
         try:
             known = await asyncio.to_thread(unpack, session, model, fingerprint, trace.body)
         except AkashicError:
-            incoming.problems[f"damaged: {_PARTS[Kind.TRACE]}"] += 1
+            incoming.problems[f"damaged: {PARTS[Kind.TRACE]}"] += 1
             return
         homes.keeper.traces.remember(known)
         homes.keeper.write(known, incoming.parts)
 
-    async def _set_program(self, incoming: _Incoming, session: str) -> dict[str, list[int]]:
+    async def _set_program(self, incoming: Incoming, session: str) -> dict[str, list[int]]:
         """Set what the session's cache is asked to do, as far as it means something here; return its places."""
         asked, programs, count = incoming.program, self._homes.programs, len(incoming.messages)
         policy, edit_reuse = asked.get("policy"), asked.get("edit_reuse")
-        since, window = _whole(asked.get("policy_since"), count) or 0, _whole(asked.get("window_start"), count)
+        since, window = whole(asked.get("policy_since"), count) or 0, whole(asked.get("window_start"), count)
         if policy is not None:
             try:
                 self._find_policy(str(policy))
             except AkashicError:
                 incoming.problems[f"its policy {policy!r} isn't known here"] += 1
                 policy = None
-        ops = _operations(asked.get("ops"), incoming.problems)
+        ops = incoming.operations()
         reuse: Literal["exact", "drop"] | None = edit_reuse if edit_reuse in ("exact", "drop") else None
 
         def work() -> None:
@@ -223,12 +145,12 @@ class SessionImport:
                 self._homes.store.set_window_start(session, window)
 
         await self._homes.thread.run(work)
-        return _places(asked.get("places"), count)
+        return incoming.places()
 
     # -- KV ----------------------------------------------------------------------------------------------------
 
     async def _take_kv(
-        self, reading: _Reading, first: Sequence[Part], incoming: _Incoming, session: str, kv: native.ImportedKv
+        self, reading: Reading, first: Sequence[Part], incoming: Incoming, session: str, kv: native.ImportedKv
     ) -> AsyncGenerator[native.ImportEvent, None]:
         if not first:
             kv.detail = "the file has no KV"
@@ -255,7 +177,7 @@ class SessionImport:
             if engine is not None:
                 await self._homes.host.release()
 
-    async def _acquire(self, incoming: _Incoming) -> tuple[Engine | None, str]:
+    async def _acquire(self, incoming: Incoming) -> tuple[Engine | None, str]:
         """Keep the model loaded that is to go on with the session: that of the file if it is known here.
 
         Without one, say why.
@@ -263,7 +185,7 @@ class SessionImport:
         homes = self._homes
         loaded = homes.loop.engine
         names: list[str | None] = [incoming.text("model") or None, None]
-        if loaded is not None and loaded.model.fingerprint == incoming.text("fingerprint"):
+        if loaded is not None and loaded.model.fingerprint == incoming.fingerprint:
             names.insert(0, homes.host.loaded)
         why = ""
         for name in names:
@@ -274,14 +196,18 @@ class SessionImport:
         return None, why
 
     def _adoption(
-        self, engine: Engine | None, why: str, incoming: _Incoming, session: str
+        self, engine: Engine | None, why: str, incoming: Incoming, session: str
     ) -> tuple[Adoption | None, str]:
         """Return what takes the blocks in; or None, and why they are left out."""
         tiering, tiers = self._homes.loop.tiering, self._homes.tiers
         if engine is None:
             return None, f"its KV was left out, for no model can be loaded: {why}"
-        if engine.model.fingerprint != incoming.text("fingerprint"):
-            differs = difference(incoming.parts, parts_of(engine.model)) if incoming.parts else "what isn't known"
+        if not incoming.fingerprint:
+            return None, "its KV was left out: by what it was computed can't be read"
+        if engine.model.fingerprint != incoming.fingerprint:
+            differs = (
+                difference(incoming.parts, parts_of(engine.model)) if incoming.parts else "the file doesn't say in what"
+            )
             return None, f"its KV was left out, for it was computed otherwise: {differs}"
         if not tiers.is_wanted:
             return None, "its KV was left out: no tier below the engine is on (cache.ram_bytes, cache.ssd_bytes)"
@@ -289,7 +215,7 @@ class SessionImport:
             return None, f"its KV was left out: {tiering.problem or 'no tier serves the loaded model'}"
         return Adoption(tiers.mover, tiering.catalogue, session), ""
 
-    async def _adopt(self, adoption: Adoption, parts: Sequence[Part], incoming: _Incoming) -> None:
+    async def _adopt(self, adoption: Adoption, parts: Sequence[Part], incoming: Incoming) -> None:
         mover = self._homes.tiers.mover
         batch = _blocks(adoption, parts, incoming)
         if batch:
@@ -298,13 +224,13 @@ class SessionImport:
     # -- answers -----------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _progress(incoming: _Incoming) -> native.ImportEvent:
+    def _progress(incoming: Incoming) -> native.ImportEvent:
         return native.ImportEvent(
             kind="progress", read_bytes=incoming.read_bytes, messages=len(incoming.messages), format=FORMAT
         )
 
     @staticmethod
-    def _done(path: Path, incoming: _Incoming, placed: _Placed, kv: native.ImportedKv) -> native.ImportEvent:
+    def _done(path: Path, incoming: Incoming, placed: _Placed, kv: native.ImportedKv) -> native.ImportEvent:
         if incoming.left_out_messages:
             incoming.problems["messages that follow on damaged ones were left out"] += incoming.left_out_messages
         session = native.ImportedSession(
@@ -326,47 +252,7 @@ class SessionImport:
         )
 
 
-class _Reading:
-    """A file's parts, read on worker threads."""
-
-    def __init__(self, file: BinaryIO, label: str) -> None:
-        self._parts: Iterator[Part | Damage] = read_parts(file, label)
-        self._label = label
-        self._is_over = False
-
-    async def until_kv(self, incoming: _Incoming) -> list[Part]:
-        """Read everything up to the first blocks; return these, none when there are none."""
-        return await self.batch(incoming)
-
-    async def batch(self, incoming: _Incoming) -> list[Part]:
-        """Read some blocks, and what isn't KV before them; none at the file's end."""
-        return await asyncio.to_thread(self._batch, incoming)
-
-    def _batch(self, incoming: _Incoming) -> list[Part]:
-        out: list[Part] = []
-        size_bytes = 0
-        while size_bytes < _BATCH_BYTES and (found := next(self._parts, None)) is not None:
-            if isinstance(found, Damage):
-                self._note(found, incoming)
-                continue
-            incoming.read_bytes = found.end_bytes
-            if found.kind == Kind.FAIL:
-                incoming.problems[f"the export broke off: {found.head.get('message', 'it is not said why')}"] += 1
-            elif found.kind in (Kind.LABEL, Kind.KV):
-                out.append(found)
-                size_bytes += len(found.body)
-            else:
-                incoming.take(found)
-        return out
-
-    @staticmethod
-    def _note(damage: Damage, incoming: _Incoming) -> None:
-        part = next((words for kind, words in _PARTS.items() if kind == damage.kind), None)
-        said = f"damaged: {part}" if part is not None else f"at byte {damage.at_bytes:,}: {damage.what}"
-        incoming.problems[said] += 1
-
-
-def _blocks(adoption: Adoption, parts: Sequence[Part], incoming: _Incoming) -> list[tuple[Block, bytes]]:
+def _blocks(adoption: Adoption, parts: Sequence[Part], incoming: Incoming) -> list[tuple[Block, bytes]]:
     """Return the blocks of labels, each with the KV that follows if there is some."""
     out: list[tuple[Block, bytes]] = []
     refused: dict[str, str] = {}
@@ -389,58 +275,9 @@ def _blocks(adoption: Adoption, parts: Sequence[Part], incoming: _Incoming) -> l
     return out
 
 
-def _tell(adoption: Adoption, incoming: _Incoming, kv: native.ImportedKv) -> None:
+def _tell(adoption: Adoption, incoming: Incoming, kv: native.ImportedKv) -> None:
     taken = adoption.taken
     kv.blocks, kv.tokens, kv.kv_bytes, kv.known_blocks = taken.blocks, taken.tokens, taken.size_bytes, taken.known
     kv.left_out_blocks = sum(taken.left_out.values())
     for reason, count in taken.left_out.items():
         incoming.problems[_WHY[reason]] += count
-
-
-def _message(line: bytes) -> Message:
-    data = json.loads(line)
-    if not isinstance(data, dict):
-        raise BadRequest("reading a message: it is no object")
-    message = Message.from_json(data)
-    calls_are_text = all(isinstance(v, str) for c in message.tool_calls for v in (c.id, c.name, c.arguments))
-    optional = (message.thinking, message.tool_call_id, message.name, message.source)
-    if not (isinstance(message.content, str) and calls_are_text and all(isinstance(o, str | None) for o in optional)):
-        raise BadRequest("reading a message: a text in it is no text")
-    return message if isinstance(message.event_time_s, int | float | None) else replace(message, event_time_s=None)
-
-
-def _can_name(name: str) -> bool:
-    from akashic_daemon.store.sessions import check_name
-
-    try:
-        check_name(name)
-    except BadRequest:
-        return False
-    return True
-
-
-def _operations(stored: object, problems: Counter[str]) -> list[MessageOp]:
-    if not isinstance(stored, list):
-        return []
-    try:
-        return from_stored(stored)
-    except (AkashicError, AttributeError, TypeError, ValueError, KeyError):
-        problems[f"damaged: {_PARTS[Kind.PROGRAM]}"] += 1
-        return []
-
-
-def _places(found: object, count: int) -> dict[str, list[int]]:
-    if not isinstance(found, dict):
-        return {}
-    places = {
-        str(k): [n for n in at if _whole(n, count) is not None] for k, at in found.items() if isinstance(at, list)
-    }
-    return {name: at for name, at in places.items() if at}
-
-
-def _whole(value: object, most: int) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
-
-
-def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
