@@ -189,4 +189,4 @@ def test_a_body_over_the_limit_is_a_413(home: Path, monkeypatch: pytest.MonkeyPa
 
 def test_text_that_is_no_unicode_is_answered_in_valid_utf8(home: Path) -> None:
     caller, _ = post(home, b'{"prompt": "\\ud800"}', "/v1/completions")
-    assert json.loads(caller.text)["choices"][0]["text"] == "? "
+    assert json.loads(caller.text)["choices"][0]["text"] == "\ufffd "

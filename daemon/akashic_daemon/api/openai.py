@@ -16,23 +16,21 @@ from akashic_daemon.api.openai_answer import chunks, whole
 from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.stream import EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.errors import NotFound, Unsupported
-from akashic_daemon.protocol.openai import ChatCompletionRequest, CompletionRequest
+from akashic_daemon.errors import NotFound
+from akashic_daemon.protocol.openai import ChatCompletionRequest, SamplingFields
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
 from akashic_daemon.transcript.openai_messages import messages_from_openai
 
 _CLIENT_CLOSED = 499
-_DEFAULT_COMPLETION_TOKENS = 16
 
 
 def routes() -> list[Route]:
-    """Return the routes below /v1."""
+    """Return the routes of chats and models."""
     return [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-        Route("/v1/completions", completions, methods=["POST"]),
     ]
 
 
@@ -73,24 +71,27 @@ async def chat_completions(request: Request) -> Response:
         json_schema=schema,
         strict_schema=strict,
         max_tokens=body.max_completion_tokens or body.max_tokens,
-        **_shared(body),
+        **shared_fields(body),
     )
-    return await _answer(request, body, generation, ignored, chat=True)
+    service: Service = request.app.state.service
+    headers = ignored_header(request, sorted([*(body.model_extra or ()), *ignored]))
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
+            chunks(service, generation, with_usage=usage),
+            media_type="text/event-stream",
+            keepalive=b": still working\n\n",
+            on_error=lambda error: b"data: " + dump(wire_error("/v1/", as_ours(error))) + b"\n\n",
+            headers=headers,
+        )
+    ended = await until_gone(request.receive, collect(service, generation))
+    if ended is None:
+        return Response(status_code=_CLIENT_CLOSED)
+    return json_response(whole(*ended), headers=headers)
 
 
-async def completions(request: Request) -> Response:
-    """Answer a text completion."""
-    body = parse(CompletionRequest, without_nulls(await read_json(request)))
-    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    if len(prompts) != 1:
-        raise Unsupported(f"{len(prompts)} prompts in one request", hint="send one request a prompt")
-    generation = GenerationInput(
-        text=prompts[0], max_tokens=body.max_tokens or _DEFAULT_COMPLETION_TOKENS, **_shared(body)
-    )
-    return await _answer(request, body, generation, [], chat=False)
-
-
-def _shared(body: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:
+def shared_fields(body: SamplingFields) -> dict[str, Any]:
+    """Return what every request for text says, as fields of `GenerationInput`."""
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return {
         "sampling": SamplingParams(
@@ -111,28 +112,3 @@ def _shared(body: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:
         "reposition": None if body.reposition is None else tuple(body.reposition),
         "drop_rule": body.drop_rule,
     }
-
-
-async def _answer(
-    request: Request,
-    body: ChatCompletionRequest | CompletionRequest,
-    generation: GenerationInput,
-    ignored: list[str],
-    *,
-    chat: bool,
-) -> Response:
-    service: Service = request.app.state.service
-    headers = ignored_header(request, sorted([*(body.model_extra or ()), *ignored]))
-    if body.stream:
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
-            chunks(service, generation, chat=chat, with_usage=usage),
-            media_type="text/event-stream",
-            keepalive=b": still working\n\n",
-            on_error=lambda error: b"data: " + dump(wire_error("/v1/", as_ours(error))) + b"\n\n",
-            headers=headers,
-        )
-    ended = await until_gone(request.receive, collect(service, generation))
-    if ended is None:
-        return Response(status_code=_CLIENT_CLOSED)
-    return json_response(whole(*ended, chat=chat), headers=headers)

@@ -1,4 +1,4 @@
-"""How an answer looks in OpenAI's API: one object, or chunks; `usage` and our `akashic` block are always there."""
+"""How an answer looks in OpenAI's chat API: one object, or chunks; `usage` and our `akashic` block are always there."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from akashic_daemon.schedule.events import Finished, GenerationInput, Started, T
 from akashic_daemon.service import Service
 
 
-def whole(started: Started, finished: Finished, *, chat: bool) -> dict[str, Any]:
+def whole(started: Started, finished: Finished) -> dict[str, Any]:
     """Return the answer of a request that doesn't stream."""
-    choice: dict[str, Any] = {"index": 0, "finish_reason": finished.finish_reason, "logprobs": None}
-    choice |= {"message": _message(finished)} if chat else {"text": finished.text}
-    head = _head(started, chat=chat, chunk=False)
-    return {**head, "choices": [choice], "usage": _usage(finished), "akashic": akashic_block(finished)}
+    choice = {
+        "index": 0,
+        "message": _message(finished),
+        "finish_reason": finished.finish_reason,
+        "logprobs": None,
+    }
+    head = _head(started, "chat.completion")
+    return {**head, "choices": [choice], "usage": usage_of(finished), "akashic": akashic_block(finished)}
 
 
-async def chunks(
-    service: Service, generation: GenerationInput, *, chat: bool, with_usage: bool
-) -> AsyncIterator[bytes]:
+async def chunks(service: Service, generation: GenerationInput, *, with_usage: bool) -> AsyncIterator[bytes]:
     """Stream an answer as server-sent events.
 
     What is equal in all chunks is written once; a token costs the JSON of its text and two joins.
@@ -39,16 +41,15 @@ async def chunks(
                 yield head + dump(choice) + b"]}\n\n"
             elif isinstance(event, Started):
                 started = event
-                head = b"data: " + dump(_head(event, chat=chat, chunk=True))[:-1] + b',"choices":['
-                before = head + (b'{"index":0,"delta":{"content":' if chat else b'{"index":0,"text":')
-                after = (b"}" if chat else b"") + b',"finish_reason":null}]}\n\n'
-                if chat:
-                    role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-                    yield head + dump(role) + b"]}\n\n"
+                head = b"data: " + dump(_head(event, "chat.completion.chunk"))[:-1] + b',"choices":['
+                before = head + b'{"index":0,"delta":{"content":'
+                after = b'},"finish_reason":null}]}\n\n'
+                role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+                yield head + dump(role) + b"]}\n\n"
             elif isinstance(event, Finished):
                 assert started is not None, "Started is always the first event"
                 check_complete(started, event)
-                yield _last_chunks(head, event, chat=chat, with_usage=with_usage)
+                yield _last_chunks(head, event, with_usage=with_usage)
 
 
 def _message(finished: Finished) -> dict[str, Any]:
@@ -69,17 +70,17 @@ def _call_delta(event: ToolCallDelta) -> dict[str, Any]:
     return {"index": event.index, "id": event.id, "type": "function", "function": {"name": event.name, **function}}
 
 
-def _last_chunks(head: bytes, finished: Finished, *, chat: bool, with_usage: bool) -> bytes:
-    empty: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-    choice = dump({"index": 0, **empty, "finish_reason": finished.finish_reason})
+def _last_chunks(head: bytes, finished: Finished, *, with_usage: bool) -> bytes:
+    choice = dump({"index": 0, "delta": {}, "finish_reason": finished.finish_reason})
     block = b'],"akashic":' + dump(akashic_block(finished))
     out = head + choice + block + b"}\n\n"
     if with_usage:
-        out += head + block + b',"usage":' + dump(_usage(finished)) + b"}\n\n"
+        out += head + block + b',"usage":' + dump(usage_of(finished)) + b"}\n\n"
     return out + b"data: [DONE]\n\n"
 
 
-def _usage(finished: Finished) -> dict[str, Any]:
+def usage_of(finished: Finished) -> dict[str, Any]:
+    """Return the tokens of a request, as OpenAI counts them."""
     return {
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": finished.completion_tokens,
@@ -90,7 +91,5 @@ def _usage(finished: Finished) -> dict[str, Any]:
     }
 
 
-def _head(started: Started, *, chat: bool, chunk: bool) -> dict[str, Any]:
-    kind = ("chat.completion" if chat else "text_completion") + (".chunk" if chunk and chat else "")
-    prefix = "chatcmpl-" if chat else "cmpl-"
-    return {"id": prefix + started.request, "object": kind, "created": int(time.time()), "model": started.model}
+def _head(started: Started, kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-" + started.request, "object": kind, "created": int(time.time()), "model": started.model}

@@ -39,7 +39,9 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class _Sampling(BaseModel):
+class SamplingFields(BaseModel):
+    """What every request for text may say of its answer."""
+
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     model: str | None = None
@@ -66,7 +68,7 @@ class _Sampling(BaseModel):
     akashic: AkashicExtension = AkashicExtension()
 
 
-class ChatCompletionRequest(_Sampling):
+class ChatCompletionRequest(SamplingFields):
     """Body of /v1/chat/completions; messages are checked where they are turned into ours."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -75,9 +77,3 @@ class ChatCompletionRequest(_Sampling):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     response_format: dict[str, Any] | None = None
-
-
-class CompletionRequest(_Sampling):
-    """Body of /v1/completions: one prompt of text."""
-
-    prompt: str | list[str]
