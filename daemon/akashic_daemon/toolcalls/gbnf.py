@@ -11,9 +11,13 @@ from akashic_daemon.errors import BadRequest
 
 MOST_BYTES = 1 << 20
 _HEX = "[0-9a-fA-F]"
+_LAST = 0x10FFFF
+PLAIN = r"[\x20\x21\x23-\x5B\x5D-\uD7FF\uE000-\U0010FFFF]"
+"""What matches a character that stands in a JSON string as it is."""
 _BASE = {
     "ws": r'( " " | "\n" [ \t]{0,40} )?',
-    "char": r'[^"\\\x00-\x1F] | "\\" ( ["\\/bfnrt] | "u" uni )',
+    # Code points are listed, not excluded: llama.cpp lets bytes that are no UTF-8 pass for code points that there aren't.
+    "char": rf'{PLAIN} | "\\" ( ["\\/bfnrt] | "u" uni )',
     # Halves of a surrogate pair are no characters: only both together may be written.
     "uni": rf'[0-9a-cA-CeEfF] {_HEX}{{3}} | [dD] [0-7] {_HEX}{{2}} | [dD] [89abAB] {_HEX}{{2}} "\\u" [dD] [c-fC-F] {_HEX}{{2}}',
     "string": r'"\"" char* "\""',
@@ -94,8 +98,21 @@ def either(options: Iterable[str]) -> str:
 
 def char_class(ranges: Sequence[tuple[int, int]], *, negated: bool = False) -> str:
     """Return what matches one character of (or, negated, outside) these inclusive ranges of code points."""
+    if negated:
+        ranges = without(ranges)
     parts = [_code(low) if low == high else f"{_code(low)}-{_code(high)}" for low, high in ranges]
-    return "[" + ("^" if negated else "") + "".join(parts) + "]"
+    return "[" + "".join(parts) + "]"
+
+
+def without(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return all characters that are in none of these ranges; surrogates are no characters."""
+    out: list[tuple[int, int]] = []
+    at = 0
+    for low, high in sorted([*ranges, (0xD800, 0xDFFF)]):
+        if low > at:
+            out.append((at, low - 1))
+        at = max(at, high + 1)
+    return [*out, (at, _LAST)] if at <= _LAST else out
 
 
 def text_until(rules: Rules, end: str) -> str:

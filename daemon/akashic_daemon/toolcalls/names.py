@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from akashic_daemon.toolcalls.gbnf import Rules, either, literal
+from akashic_daemon.toolcalls.gbnf import PLAIN, Rules, char_class, either, literal
 
 
 def other_name(rules: Rules, taken: Sequence[str]) -> str:
@@ -21,17 +21,10 @@ def _rest(rules: Rules, taken: Sequence[str]) -> str:
     for name in taken:
         if name:
             heads.setdefault(name[0], []).append(name[1:])
-    plain = '[^"\\\\\\x00-\\x1F' + "".join(_in_class(head) for head in heads) + "]"
-    options = [f"{plain} {_any_rest(rules)}"]
+    gone = [(ord(head), ord(head)) for head in heads]
+    plain = char_class([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), *gone], negated=True)
+    options = [f"{plain} {rules.add(PLAIN + '*')} {literal(chr(34))}"]
     options += [f"{literal(head)} {_rest(rules, rest)}" for head, rest in heads.items() if head != "\\"]
     if "" not in taken:
-        options.append('"\\""')
+        options.append(literal(chr(34)))
     return rules.add(either(options))
-
-
-def _any_rest(rules: Rules) -> str:
-    return rules.add('[^"\\\\\\x00-\\x1F]* "\\""')
-
-
-def _in_class(char: str) -> str:
-    return f"\\{char}" if char in "]-^\\" else "" if char == '"' else char

@@ -6,7 +6,7 @@ that isn't anchored may have anything before and behind. Assertions, back refere
 
 from __future__ import annotations
 
-from akashic_daemon.toolcalls.gbnf import char_class, either, literal
+from akashic_daemon.toolcalls.gbnf import PLAIN, char_class, either, literal, without
 
 _MOST_CHARS = 2000
 _MOST_REPEATS = 500
@@ -19,7 +19,7 @@ _CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "0": 0x00}
 _SHORT = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r", 0x22: '\\"', 0x5C: "\\\\"}
 _UNESCAPED = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, _LAST)]
 _LINE_ENDS = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]
-_ANYTHING = '( [^"\\\\\\x00-\\x1F] | "\\\\" ["\\\\/bfnrt] )*'
+_ANYTHING = f'( {PLAIN} | "\\\\" ["\\\\/bfnrt] )*'
 
 _Ranges = list[tuple[int, int]]
 
@@ -92,7 +92,7 @@ class _Reader:
         if char == "[":
             return _chars(self._set())
         if char == ".":
-            return _chars(_without(_LINE_ENDS))
+            return _chars(without(_LINE_ENDS))
         if char in "^$":
             raise UnknownRegex(f"{char} within it")
         if char in "*+?{":
@@ -152,7 +152,7 @@ class _Reader:
                 out.append((low[0][0], high[0][0]))
             else:
                 out += low
-        return _without(out) if negated else out
+        return without(out) if negated else out
 
     def _member(self) -> _Ranges:
         char = self._next()
@@ -162,7 +162,7 @@ class _Reader:
         char = self._next()
         if char.lower() in _CLASSES:
             ranges = _CLASSES[char.lower()]
-            return ranges if char.islower() else _without(ranges)
+            return ranges if char.islower() else without(ranges)
         if char in _CONTROLS:
             return [(_CONTROLS[char], _CONTROLS[char])]
         if char == "b" and in_set:
@@ -181,17 +181,6 @@ class _Reader:
         if char.isalnum():
             raise UnknownRegex(f"the escape \\{char}")
         return [(ord(char), ord(char))]
-
-
-def _without(ranges: _Ranges) -> _Ranges:
-    """Return all characters that are in none of these ranges."""
-    out: _Ranges = []
-    at = 0
-    for low, high in sorted(ranges):
-        if low > at:
-            out.append((at, low - 1))
-        at = max(at, high + 1)
-    return [*out, (at, _LAST)] if at <= _LAST else out
 
 
 def _chars(ranges: _Ranges) -> str:
