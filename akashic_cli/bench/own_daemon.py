@@ -97,6 +97,18 @@ class OwnDaemon:
             child.send_signal(signal.SIGKILL)
             child.wait()
 
+    def forget_pages(self) -> str:
+        """Let the operating system drop what it holds in memory of the stored KV, as after a reboot; say why it doesn't."""
+        if not hasattr(os, "posix_fadvise"):
+            return "this system keeps what was written in memory: ssd, restart and hinted didn't read from the disk"
+        for extent in self._paths.store_dir.glob("extents/*"):
+            descriptor = os.open(extent, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+        return ""
+
     def _register(self, file: Path) -> None:
         """Make a model file known to the home: the daemon does that, and is stopped again."""
         self._configure({"cache.ram_bytes": 0, "cache.ssd_bytes": 0})

@@ -69,6 +69,8 @@ def plot_tiers(result: dict[str, Any], path: Path) -> None:
     times.set_ylabel("first token, s")
     below = [0.0] * len(rows)
     parts = {tier: [(row["tokens_by_tier"] or {}).get(tier, 0) for row in rows] for tier in ("gpu", "ram", "ssd")}
+    # A peer doesn't say where what it reused was.
+    parts["reused"] = [0 if row["tokens_by_tier"] else row["prompt_tokens"] - row["computed_tokens"] for row in rows]
     for label, values in {"computed": [row["computed_tokens"] for row in rows], **parts}.items():
         tokens.bar(places, values, bottom=below, label=label)
         below = [under + value for under, value in zip(below, values, strict=True)]

@@ -22,6 +22,7 @@ COLUMNS = (
     "SSD",
     "OUT",
     "BACK",
+    "BACK/S",
     "WRITTEN/KV",
 )
 _TIERS = ("gpu", "ram", "ssd")
@@ -31,12 +32,13 @@ _MIXED = ("agents", "peer")
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes that moved on account of one request or more, between the tiers and onto the disk."""
+    """Bytes that moved on account of a request, between the tiers and onto the disk, and how long it waited for them."""
 
     out_bytes: int = 0
     ram_bytes: int = 0
     ssd_bytes: int = 0
     written_bytes: int = 0
+    stall_s: float = 0.0
 
     @staticmethod
     def between(before: TierReport, after: TierReport) -> Moved:
@@ -47,6 +49,7 @@ class Moved:
             new.promoted_from_ram.bytes - old.promoted_from_ram.bytes,
             new.promoted_from_ssd.bytes - old.promoted_from_ssd.bytes,
             after.wear.written_bytes - before.wear.written_bytes,
+            after.stall_s - before.stall_s,
         )
 
 
@@ -120,9 +123,16 @@ def _summary(result: Result, name: str, times: dict[str, float]) -> dict[str, An
         "most_over_new": max(s.measured.computed_tokens - s.new_tokens for s in samples),
         "tokens_by_tier": None if name == "peer" else {tier: sum(_tokens(s, tier) for s in samples) for tier in _TIERS},
         "moved": None if moved is None else {key: sum(asdict(m)[key] for m in moved) for key in asdict(Moved())},
+        "back_bytes_per_s": _back_rate(moved or []),
         "kv_computed_bytes": kv_bytes,
         "written_over_computed": None if moved is None else _ratio(written_bytes, kv_bytes),
     }
+
+
+def _back_rate(moved: list[Moved]) -> int | None:
+    """Return how fast KV came back into the engine where requests waited for it: the median of them."""
+    rates = [(m.ram_bytes + m.ssd_bytes) / m.stall_s for m in moved if m.stall_s > 0 and m.ram_bytes + m.ssd_bytes]
+    return round(median(rates)) if rates else None
 
 
 def _ratio(value: float, base: float | None) -> float | None:
@@ -168,6 +178,7 @@ def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
                 *(count(None if tiers is None else tiers[tier]) for tier in _TIERS),
                 "-" if moved is None else size(moved["out_bytes"]),
                 "-" if back is None else size(back),
+                "-" if row["back_bytes_per_s"] is None else size(row["back_bytes_per_s"]),
                 _times(row["written_over_computed"]),
             )
         )

@@ -40,6 +40,8 @@ from akashic_daemon.protocol.tiers import Hinted
 __all__ = ["MAX_TOKENS", "SCENARIOS", "Plan", "Suite", "parse_only"]
 SCENARIOS = ("cold", "ram", "resident", "ssd", "restart", "hinted", "aborted", "agents")
 ONE_TURN = ("ram", "resident", "ssd", "restart", "hinted")
+ON_DISK = ("ssd", "restart", "hinted")
+"""Scenarios whose KV comes from the disk itself, not from what the operating system holds of it."""
 EXPECT_S = 2.0
 _SPARE_TOKENS = 256
 """What fits beside the longest prompt: its answer, and what an estimate of its length may lack."""
@@ -163,7 +165,6 @@ class Suite:
             if "hinted" in plan.only:
                 _start_anew(daemon, warm)
                 for agent in agents:
-                    _hint(daemon, agent)
                     self._turn(daemon, agent, "hinted")
             if "aborted" in plan.only:
                 for number in range(plan.repeat):
@@ -200,6 +201,11 @@ class Suite:
             return
         self._told(scenario, 0)
         before = daemon.settle()
+        if scenario in ON_DISK:
+            kept = daemon.forget_pages()
+            self.result.problems += [kept] if kept else []
+        if scenario == "hinted":
+            _hint(daemon, agent)
         target = daemon.target(named_sessions=True)
         with target.http() as http:
             measured = measure(http, target, agent.requests[agent.sent], agent.session)

@@ -80,9 +80,9 @@ def test_two_reports_differ_by_what_moved_between_them() -> None:
             promoted_from_ram=MovedOnWire(bytes=n),
             promoted_from_ssd=MovedOnWire(bytes=2 * n),
         )
-        return TierReport(moves=moves, wear=Wear(written_bytes=5 * n))
+        return TierReport(moves=moves, wear=Wear(written_bytes=5 * n), stall_s=0.5 * n)
 
-    assert Moved.between(told(1), told(4)) == Moved(30, 3, 6, 15)
+    assert Moved.between(told(1), told(4)) == Moved(30, 3, 6, 15, 1.5)
 
 
 def sample(scenario: str, turn: int, seconds: float, prompt: int, tiers: dict[str, int], *, new: int = 0) -> Sample:
@@ -103,12 +103,18 @@ def test_a_scenario_is_told_by_its_median_and_compared_with_cold_and_resident() 
         sample("resident", 2, 0.25, 1200, {"gpu": 1100}, new=90),
         sample("restart", 3, 0.5, 1300, {"ssd": 1000, "gpu": 20}, new=100),
         cold=[Moved(out_bytes=100, written_bytes=30_120)],
+        restart=[
+            Moved(ssd_bytes=900, stall_s=0.5),
+            Moved(ram_bytes=100, ssd_bytes=100, stall_s=0.1),
+            Moved(ssd_bytes=9),
+        ],
     )
     cold, resident, restart = report(result, {}, 1.0)["summary"]
     assert (cold["first_token_s"], cold["over_cold"], cold["over_resident"]) == (5.0, 1.0, 20.0)
     assert cold["written_over_computed"] == pytest.approx(30_120 / (3 * 1004 * 10), abs=1e-4)
     assert (restart["over_cold"], restart["over_resident"]) == (0.1, 2.0)
     assert (restart["computed_tokens"], restart["most_over_new"]) == (280, 180)
+    assert (cold["back_bytes_per_s"], restart["back_bytes_per_s"]) == (None, 1900)
     assert restart["tokens_by_tier"] == {"gpu": 20, "ram": 0, "ssd": 1000}
     assert resident["moved"] is None
     assert resident["written_over_computed"] is None
@@ -132,7 +138,7 @@ def test_the_table_has_a_cell_for_each_column_also_where_nothing_is_known() -> N
     rows = table_rows(report(result, {"repeat": 1}, 1.0))
     assert [len(row) for row in rows] == [len(COLUMNS)] * 2
     assert rows[0][:4] == ("cold", "4.00 s", "1.000", "-")
-    assert rows[1][6:] == ("-",) * 6
+    assert rows[1][6:] == ("-",) * 7
 
 
 def test_what_ended_a_measurement_early_stands_in_its_result() -> None:
