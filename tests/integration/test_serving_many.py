@@ -1,0 +1,211 @@
+"""Many clients on few running sequences: whose turn it is, how long others wait, and that nothing of those who left stays."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.errors import PromptTooLong
+from akashic_daemon.schedule.events import Started
+from akashic_daemon.schedule.request import Request
+from akashic_daemon.service import Service
+from fake_service import NEVER, answer, ask, fresh_answer, running_service, user
+from tiers_service import LONG, TIERS, on_service, say, settled
+from watched_service import driven
+
+RUNNING = 4
+FEW = {"schedule.max_running": RUNNING}
+
+
+@contextmanager
+def turns_of(service: Service) -> Iterator[list[tuple[Request, int]]]:
+    """Collect each request with the number of steps for which it waited, in the order of their turns."""
+    loop, waited = service._loop, []
+    submit = loop.submit
+
+    def watching(job: Request) -> None:
+        queued, emit = loop._step_number, job.emit
+
+        def heard(event: Any) -> None:
+            if isinstance(event, Started):
+                waited.append((job, loop._step_number - queued))
+            emit(event)
+
+        job.emit = heard
+        submit(job)
+
+    with mock.patch.object(loop, "submit", watching):
+        yield waited
+
+
+def engine(**options: Any) -> FakeEngine:
+    return FakeEngine(**{"kv_cells": 1 << 14, "window_tokens": 1024, "max_sequences": 80, **options})
+
+
+def run(home: Path, check: Any, *, flags: Mapping[str, Any] = FEW, **options: Any) -> None:
+    """Run `check` on a service that takes one step between two turns of the event loop."""
+
+    async def body() -> None:
+        async with running_service(home, lambda _n, _p: engine(**options), flags=flags) as service:
+            await answer(service, ask(user("load the model"), max_tokens=1))
+            await check(service)
+
+    with driven():
+        asyncio.run(asyncio.wait_for(body(), 300))
+
+
+def test_of_64_clients_on_4_sequences_all_finish_and_none_waits_three_times_the_mean(home: Path) -> None:
+    async def check(service: Service) -> None:
+        async def client(number: int) -> None:
+            chance = random.Random(number)
+            messages = [user(f"client {number} " + "x" * chance.randrange(60))]
+            for _ in range(2):
+                length = chance.randint(3, 20)
+                done = await answer(service, ask(*messages, session=f"s{number}", max_tokens=length))
+                assert done.text == fresh_answer(messages, length, end_every=NEVER)
+
+        with turns_of(service) as waited:
+            await asyncio.gather(*(client(n) for n in range(64)))
+        steps = [wait for _, wait in waited]
+        assert len(steps) == 128
+        assert max(steps) <= 3 * sum(steps) / len(steps)
+
+    run(home, check, end_every=NEVER)
+
+
+def test_a_session_that_sends_forty_requests_at_once_does_not_hold_up_the_others(home: Path) -> None:
+    async def check(service: Service) -> None:
+        def one(name: str, i: int) -> Any:
+            return answer(service, ask(user(f"{name} {i}"), session=name, max_tokens=5))
+
+        with turns_of(service) as waited:
+            greedy = [asyncio.ensure_future(one("greedy", i)) for i in range(40)]
+            while not service._loop.busy:
+                await asyncio.sleep(0)
+            await asyncio.gather(*greedy, *(one(f"other{n}", i) for n in range(8) for i in range(2)))
+        order = [job.session for job, _ in waited]
+        assert len(order) == 56
+        last = max(i for i, name in enumerate(order) if name != "greedy")
+        assert order[:last].count("greedy") <= 2 * RUNNING + 4
+
+    run(home, check)
+
+
+def test_interactive_requests_go_before_those_that_wait_and_background_ones_after(home: Path) -> None:
+    async def check(service: Service) -> None:
+        def one(name: str, priority: str) -> Any:
+            return answer(service, ask(user(name), session=name, max_tokens=12, priority=priority))
+
+        with turns_of(service) as waited:
+            names = [(f"{p}{n}", p) for p in ("background", "normal", "interactive") for n in range(4)]
+            await asyncio.gather(one("first", "normal"), *(one(*n) for n in names))
+        kinds = [str(job.session)[:-1] for job, _ in waited if job.session != "first"]
+        assert kinds == ["interactive"] * 4 + ["normal"] * 4 + ["background"] * 4
+
+    run(home, check, flags={"schedule.max_running": 1}, end_every=NEVER)
+
+
+def test_fewer_run_together_when_their_tokens_fill_the_engine(home: Path) -> None:
+    async def check(service: Service) -> None:
+        most = []
+        step = service._loop._step
+
+        def watched() -> None:
+            step()
+            most.append(len(service._loop._running))
+
+        with mock.patch.object(service._loop, "_step", watched):
+            asked = [[user(f"{n} " + "y" * 60)] for n in range(24)]
+            done = await asyncio.gather(
+                *(answer(service, ask(*m, session=f"s{n}", max_tokens=120)) for n, m in enumerate(asked))
+            )
+        for messages, finished in zip(asked, done, strict=True):
+            assert finished.text == fresh_answer(messages, 120, end_every=NEVER)
+        limit = service._loop._admission.limit
+        assert limit.halved_total
+        assert max(most) > 3
+        assert service._loop._counters.preempted_total < 24
+
+    run(home, check, flags={"schedule.max_running": 16}, kv_cells=1024, end_every=NEVER)
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_both_counts(home: Path) -> None:
+    async def check(service: Service) -> None:
+        with pytest.raises(PromptTooLong, match="the engine has 200 in all") as refused:
+            await answer(service, ask(user("z" * 300)))
+        assert refused.value.details["n_ctx"] == 200
+        assert refused.value.details["n_prompt_tokens"] > 300
+
+    run(home, check, kv_cells=200)
+
+
+def assert_nothing_is_left(service: Service) -> None:
+    """Look at everything that a request takes on its way."""
+    loop = service._loop
+    index, queue, mover = loop.index, loop._admission.waiting, service.tiers.mover
+    assert index is not None
+    index.check()
+    assert not loop.busy
+    assert not loop._running
+    assert not index.running
+    assert index.scratches == 0
+    assert not queue._flows
+    assert not queue._returned
+    assert mover.catalogue is not None
+    assert mover.incoming is not None
+    assert mover.outgoing is not None
+    assert not any(block.pins for block in mover.catalogue.blocks())
+    assert mover.incoming.free_count == mover.incoming.count
+    assert mover.outgoing.free_count == mover.outgoing.count
+    assert index.evictable_cells() + index.cells_free == index.cells_total
+
+
+def test_after_a_thousand_random_cancels_no_sequence_block_task_promotion_or_buffer_is_left(home: Path) -> None:
+    async def check(service: Service) -> None:
+        chance = random.Random(7)
+        await say(service, "warm", LONG[:300], max_tokens=2)
+        left: dict[str, int] = {}
+
+        async def leave(number: int) -> None:
+            text = LONG[: chance.randrange(120)] + str(number % 40)
+            request = ask(user(text), session=f"s{number % 40}", max_tokens=chance.randint(1, 30))
+            until = chance.randrange(6)
+            if not until:
+                task = asyncio.ensure_future(answer(service, request))
+                for _ in range(chance.randrange(12)):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait({task})
+                left["at once"] = left.get("at once", 0) + task.cancelled()
+                return
+            async with aclosing(service.generate(request)) as events:
+                async for event in events:
+                    until -= 1
+                    if not until:
+                        left[type(event).__name__] = left.get(type(event).__name__, 0) + 1
+                        break
+
+        for first in range(0, 1000, 50):
+            await asyncio.gather(*(leave(n) for n in range(first, first + 50)))
+        assert {"at once", "Started", "Progress", "TextDelta"} <= set(left), left
+        await settled(service)
+        await service._host.on_engine_thread(lambda: None)
+        assert_nothing_is_left(service)
+        async with asyncio.timeout(30):
+            while len(asyncio.all_tasks()) > 1:  # what was still being written down ends; else a task is leaked
+                await asyncio.sleep(0)
+        assert service._loop._counters.requests_cancelled_total > 500
+        text = LONG[:200]
+        done = await answer(service, ask(user(text), session="after", max_tokens=10))
+        assert done.text == fresh_answer([user(text)], 10, end_every=NEVER)
+
+    flags = {**TIERS, **FEW, "schedule.prefill_tokens": 32, "cache.max_sequences": 24}
+    on_service(home, check, flags=flags, kv_cells=1600)
