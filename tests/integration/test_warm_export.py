@@ -19,8 +19,9 @@ from akashic_daemon.protocol.archive import Damage, Kind, Part
 from akashic_daemon.protocol.context import OpsRequest, PolicyRequest
 from akashic_daemon.protocol.native import ImportEvent, Reuse, TurnRequest
 from akashic_daemon.service import Service
+from akashic_daemon.tiers.staging import Staging
 from fake_service import NEVER, running_service
-from tiers_service import LONG, TIERS, catalogue, empty_engine, empty_ram, on_service, settled, tier
+from tiers_service import LONG, TIERS, catalogue, empty_engine, empty_ram, on_service, settled, stored_bytes, tier
 
 Check = Callable[[Service], Awaitable[None]]
 
@@ -494,3 +495,73 @@ def test_a_newer_version_of_the_file_is_refused_by_number(home: Path, other_home
             await imported(service, other_home / "warm", data)
 
     on_service(home, check)
+
+
+def test_the_disks_daily_budget_holds_and_what_it_refuses_goes_to_ram(home: Path, other_home: Path) -> None:
+    data = file_of(home, turns=4)
+
+    async def there(service: Service) -> None:
+        done = await imported(service, other_home / "warm", data)
+        report = await service.upkeep.report()
+        assert 0 < report.wear.day_written_bytes <= 9 << 10
+        assert tier(report, "ram").used_bytes <= 16 << 10
+        blocks = catalogue(service)
+        assert any(b.on_ssd for b in blocks)
+        assert any(b.slots is not None for b in blocks)
+        assert done.kv is not None
+        assert done.kv.blocks == sum(b.has_copy for b in blocks)
+        assert done.kv.left_out_blocks == sum(p.kind == Kind.KV for p in parts_of(data)) - done.kv.blocks > 0
+        first_end = min((b.end for b in blocks if b.has_copy), default=0)
+        assert first_end <= 128  # the beginning is what has room: a tail is of no use without it
+        assert (await turn(service, "one", "and now?")).reused_tokens > 500
+
+    flags = {"cache.ram_bytes": "16KiB", "cache.ssd_bytes": "256MiB", "cache.ssd_daily_write_bytes": "9KiB"}
+    on_service(other_home, there, flags=flags)
+
+
+def test_blocks_that_are_stored_in_another_way_are_left_out_and_told(home: Path, other_home: Path) -> None:
+    data = file_of(home)
+
+    async def there(service: Service) -> None:
+        service.tiers.mover.incoming = Staging(2, 64)
+        done = await imported(service, other_home / "warm", data)
+        assert done.kv is not None
+        assert done.kv.blocks == 0
+        assert [p.count for p in done.problems if "cache.kv_storage" in p.reason] == [done.kv.left_out_blocks]
+        assert catalogue(service) == []
+
+    on_service(other_home, there)
+
+
+def test_a_removed_session_takes_its_imported_kv_from_the_disk(home: Path, other_home: Path) -> None:
+    data = file_of(home)
+    payload = next(p.body for p in parts_of(data) if p.kind == Kind.KV)
+
+    async def there(service: Service) -> None:
+        done = await imported(service, other_home / "warm", data)
+        assert payload[64:] in stored_bytes(other_home)
+        removed = await service.remove_session("one")
+        assert done.kv is not None
+        assert removed.kv_blocks == done.kv.blocks
+        assert payload[64:] not in stored_bytes(other_home)
+        assert catalogue(service) == []
+
+    on_service(other_home, there)
+
+
+def test_a_session_that_answers_while_it_is_exported_is_whole_in_the_file(home: Path, other_home: Path) -> None:
+    files: list[bytes] = []
+
+    async def here(service: Service) -> None:
+        for _ in range(2):
+            await turn(service, "one")
+        data, _ = await asyncio.gather(exported(service, "one"), turn(service, "one", "meanwhile"))
+        files.append(data)
+
+    async def there(service: Service) -> None:
+        done = await imported(service, other_home / "warm", files[0])
+        assert done.problems == []
+        assert (await turn(service, "one", "and now?")).reused_tokens > 1000
+
+    on_service(home, here)
+    on_service(other_home, there)
