@@ -13,7 +13,7 @@ from akashic_daemon.api.anthropic_answer import PING, events, failed, whole
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import json_response
 from akashic_daemon.api.ending import collect
-from akashic_daemon.api.fields import checked_choice, extension_fields, ignored_header, without_nulls
+from akashic_daemon.api.fields import checked_choice, extension_fields, ignored_header, notes_on, without_nulls
 from akashic_daemon.api.stream import EventStream, until_gone
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import BadRequest
@@ -83,13 +83,16 @@ def _shared(service: Service, body: CountTokensRequest) -> tuple[dict[str, Any],
         ignored.append("thinking")
     if body.output_config is not None:
         ignored += [f"output_config.{name}" for name in body.output_config.model_extra or ()]
+    said = tuple(messages_from_anthropic(body.system, body.messages, model=model))
     fields = {
-        "messages": tuple(messages_from_anthropic(body.system, body.messages, model=model)),
+        "messages": said,
         "tools": tools,
         "model": body.model,
         "tool_choice": checked_choice(_choice(choice), tools),
         "parallel_tool_calls": not choice.disable_parallel_tool_use,
         "json_schema": None if form is None else form.json_schema,
+        "strict_schema": form is not None,
+        "notes": notes_on(said),
         **extension_fields(body.akashic),
     }
     return fields, sorted([*(body.model_extra or ()), *ignored])

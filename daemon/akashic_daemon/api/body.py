@@ -11,6 +11,8 @@ from starlette.requests import Request
 from akashic_daemon.errors import BadRequest
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
+_MOST_LEVELS = 200
+"""So deeply a body may be nested. What can be read must also be written again, from further up the stack."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -23,6 +25,24 @@ class BodyTooLarge(BadRequest):
 
 def _no_constant(name: str) -> NoReturn:
     raise BadRequest(f"the body holds {name}, which is not JSON", hint="send finite numbers")
+
+
+def _too_deep() -> BadRequest:
+    return BadRequest(f"the body's JSON is nested more than {_MOST_LEVELS} levels deep", hint="flatten it")
+
+
+def _is_deeper(data: Any, levels: int) -> bool:
+    """Tell if containers stand in containers more than `levels` deep. Goes level by level, without recursion."""
+    level = [data]
+    for _ in range(levels):
+        inner: list[Any] = []
+        for container in level:
+            values = container.values() if isinstance(container, dict) else container
+            inner += [value for value in values if isinstance(value, dict | list)]
+        if not inner:
+            return False
+        level = inner
+    return True
 
 
 def _too_large() -> BodyTooLarge:
@@ -48,7 +68,9 @@ async def read_json(request: Request) -> dict[str, Any]:
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}", hint="check quotes and commas there") from error
     except RecursionError as error:
-        raise BadRequest("the body's JSON is nested too deeply", hint="flatten it") from error
+        raise _too_deep() from error
+    if isinstance(data, dict) and _is_deeper(data, _MOST_LEVELS):
+        raise _too_deep()
     if not isinstance(data, dict):
         raise BadRequest(f"the body is a JSON {type(data).__name__}, not an object", hint='send {"…": …}')
     return data
@@ -64,4 +86,4 @@ def parse(model: type[M], data: dict[str, Any]) -> M:
         shown = repr(first.get("input"))[:80]
         raise BadRequest(f"field {field!r}: {first['msg']}, got {shown}", param=field) from error
     except RecursionError as error:
-        raise BadRequest("the body's JSON is nested too deeply", hint="flatten it") from error
+        raise _too_deep() from error

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol.openai import AkashicExtension
 from akashic_daemon.schedule.events import NAMED_TOOL
+from akashic_daemon.trajectory.message import Message, Role
 
 logger = logging.getLogger("akashic.openai")
 _NAMED_FIELDS = 32
@@ -47,6 +48,13 @@ def extension_fields(extension: AkashicExtension) -> dict[str, Any]:
         "priority": extension.priority,
         "cache_ops": tuple(extension.cache_ops),
     }
+
+
+def notes_on(messages: Sequence[Message]) -> tuple[str, ...]:
+    """Return what a client is told of its messages."""
+    if messages and messages[-1].role is Role.ASSISTANT:
+        return ("the last message is the assistant's; it was taken as complete, and another one answers",)
+    return ()
 
 
 def checked_choice(choice: str, tools: Sequence[Mapping[str, Any]]) -> str:

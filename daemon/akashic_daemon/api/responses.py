@@ -15,7 +15,7 @@ from starlette.routing import Route
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import json_response
 from akashic_daemon.api.ending import collect
-from akashic_daemon.api.fields import checked_choice, extension_fields, ignored_header, without_nulls
+from akashic_daemon.api.fields import checked_choice, extension_fields, ignored_header, notes_on, without_nulls
 from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.responses_answer import Answer, Asked
 from akashic_daemon.api.stream import EventStream, until_gone
@@ -140,6 +140,7 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
         "parallel_tool_calls": body.parallel_tool_calls,
         "json_schema": schema,
         "strict_schema": strict,
+        "notes": notes_on((*old, *new)),
         **extension_fields(body.akashic),
     }
     return fields, sorted(ignored)
