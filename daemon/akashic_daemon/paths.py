@@ -64,6 +64,11 @@ class Paths:
         return self.store_dir / "blocks.sqlite"
 
     @property
+    def memory_database(self) -> Path:
+        """The SQLite file of long-term memory."""
+        return self.store_dir / "memory.sqlite"
+
+    @property
     def pending_removals(self) -> Path:
         """Whose KV is to be removed from the disk, as long as that isn't done."""
         return self.store_dir / "removed_sessions.json"

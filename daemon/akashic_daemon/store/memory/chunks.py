@@ -1,0 +1,107 @@
+"""Chunks, their versions and links. Every function works inside the caller's transaction or read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+
+from akashic_daemon.errors import NotFound
+from akashic_daemon.store.memory.rows import Chunk, ChunkVersion, storable
+
+_COLUMNS = (
+    "k.id, n.name, k.length_tokens, k.created_at_s, k.sealed_at_s, k.reconciled_at_s, k.estimated_rho "
+    "FROM chunks k JOIN namespaces n ON n.id = k.namespace_id"
+)
+
+
+def opened(c: sqlite3.Connection, space: int, at_s: float) -> Chunk:
+    """Return the namespace's open chunk; one is made when there is none."""
+    c.execute("INSERT OR IGNORE INTO chunks (namespace_id, created_at_s) VALUES (?, ?)", (space, at_s))
+    return next(_read(c, "WHERE k.namespace_id = ? AND k.sealed_at_s IS NULL", (space,)))
+
+
+def append(c: sqlite3.Connection, chunk_id: int, turn_ids: Iterable[int]) -> None:
+    """Put turns into a chunk; its length follows."""
+    c.executemany("UPDATE turns SET chunk_id = ? WHERE id = ?", [(chunk_id, turn) for turn in turn_ids])
+    recount(c, chunk_id)
+
+
+def recount(c: sqlite3.Connection, chunk_id: int) -> None:
+    """Set a chunk's length to that of its turns."""
+    c.execute(
+        "UPDATE chunks SET length_tokens = (SELECT coalesce(sum(length_tokens), 0) FROM turns WHERE chunk_id = ?) "
+        "WHERE id = ?",
+        (chunk_id, chunk_id),
+    )
+
+
+def seal(c: sqlite3.Connection, chunk_id: int, estimated_rho: float | None, at_s: float) -> None:
+    """End a chunk; it waits for reconciliation from now on."""
+    c.execute(
+        "UPDATE chunks SET sealed_at_s = ?, estimated_rho = ? WHERE id = ? AND sealed_at_s IS NULL",
+        (at_s, estimated_rho, chunk_id),
+    )
+
+
+def get(c: sqlite3.Connection, chunk_id: int) -> Chunk:
+    """Return a chunk. Raises NotFound."""
+    for chunk in _read(c, "WHERE k.id = ?", (chunk_id,)):
+        return chunk
+    raise NotFound(f"looking for chunk {chunk_id}: there is none", hint="`akashic mem inspect` lists chunks")
+
+
+def of_namespace(c: sqlite3.Connection, space: int) -> list[Chunk]:
+    """Return a namespace's chunks in order, the open one last."""
+    return list(_read(c, "WHERE k.namespace_id = ? ORDER BY k.id", (space,)))
+
+
+def waiting(c: sqlite3.Connection, limit: int) -> list[Chunk]:
+    """Return the oldest sealed chunks that weren't reconciled yet, of all namespaces."""
+    return list(
+        _read(c, "WHERE k.sealed_at_s IS NOT NULL AND k.reconciled_at_s IS NULL ORDER BY k.id LIMIT ?", (limit,))
+    )
+
+
+def add_version(c: sqlite3.Connection, chunk_id: int, text: str, rho: float, made_by: str, at_s: float) -> int:
+    """Keep another version of a chunk's text and return its number; older ones stay."""
+    get(c, chunk_id)
+    (newest,) = c.execute("SELECT max(version) FROM chunk_versions WHERE chunk_id = ?", (chunk_id,)).fetchone()
+    number = 1 + (newest or 0)
+    c.execute(
+        "INSERT INTO chunk_versions (chunk_id, version, text, rho, made_by, made_at_s) VALUES (?, ?, ?, ?, ?, ?)",
+        (chunk_id, number, storable(text), rho, made_by, at_s),
+    )
+    return number
+
+
+def versions(c: sqlite3.Connection, chunk_id: int) -> list[ChunkVersion]:
+    """Return a chunk's versions, the newest last."""
+    rows = c.execute(
+        "SELECT chunk_id, version, text, rho, made_by, made_at_s FROM chunk_versions WHERE chunk_id = ? "
+        "ORDER BY version",
+        (chunk_id,),
+    )
+    return [ChunkVersion(*row) for row in rows]
+
+
+def link(c: sqlite3.Connection, chunk_id: int, others: Sequence[tuple[int, float]]) -> None:
+    """Link a chunk to others, each with a weight; a link that is there gets the new weight."""
+    c.executemany(
+        "INSERT INTO chunk_links (chunk_id, other_id, weight) VALUES (?, ?, ?) "
+        "ON CONFLICT (chunk_id, other_id) DO UPDATE SET weight = excluded.weight",
+        [(chunk_id, other, weight) for other, weight in others],
+    )
+
+
+def linked(c: sqlite3.Connection, chunk_id: int) -> dict[int, float]:
+    """Return the chunks that a link joins to this one, from either side, with the greater weight."""
+    rows = c.execute(
+        "SELECT other, max(weight) FROM (SELECT other_id AS other, weight FROM chunk_links WHERE chunk_id = ? "
+        "UNION ALL SELECT chunk_id, weight FROM chunk_links WHERE other_id = ?) GROUP BY other",
+        (chunk_id, chunk_id),
+    )
+    return dict(rows.fetchall())
+
+
+def _read(c: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[Chunk]:
+    return (Chunk(*row) for row in c.execute(f"SELECT {_COLUMNS} {where}", values))

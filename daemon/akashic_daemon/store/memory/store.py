@@ -1,0 +1,261 @@
+"""The memory database as an object. Use it on one thread; SQLite's errors come out as ours.
+
+Turns are kept as they were said and never changed; everything else is derived from them, and goes with them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from akashic_daemon.errors import NotFound
+from akashic_daemon.store.database import Database, open_database
+from akashic_daemon.store.memory import chunks, forgetting, records, turns
+from akashic_daemon.store.memory.rows import (
+    Added,
+    Chunk,
+    ChunkVersion,
+    Forgotten,
+    IndexRow,
+    NewRecord,
+    NewTurn,
+    Record,
+    RecordRelation,
+    Relation,
+    Source,
+    Turn,
+)
+from akashic_daemon.store.memory.schema import MIGRATIONS, TABLES
+from akashic_daemon.types import Clock
+
+MOST_RESULT_SETS = 10_000
+"""So many result sets are kept of a namespace; the oldest go first."""
+
+
+def open_memory_store(path: Path, clock: Clock) -> MemoryStore:
+    """Open or make the memory database. Raises what `open_database` raises."""
+    return MemoryStore(open_database(path, migrations=MIGRATIONS, tables=TABLES), clock)
+
+
+class MemoryStore:
+    """All of memory that is on disk. A method that names a namespace which has nothing raises NotFound."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def namespaces(self) -> dict[str, int]:
+        """Return the namespaces and how many turns each has."""
+        with self._database.reading() as c:
+            return dict(
+                c.execute(
+                    "SELECT n.name, (SELECT count(*) FROM turns t WHERE t.namespace_id = n.id) FROM namespaces n "
+                    "ORDER BY n.name"
+                ).fetchall()
+            )
+
+    def add_turns(self, namespace: str, source: str, new: Sequence[NewTurn]) -> Added:
+        """Store turns of one source in the order they were said, into the namespace's open chunk.
+
+        Adding them again changes nothing. What the namespace has already, word for word by the same speaker, isn't
+        stored twice; it gets another place of origin.
+        """
+        now_s = self._clock.now_s()
+        with self._database.transaction() as c:
+            space = turns.namespace_id(c, namespace, made_at_s=now_s)
+            added = turns.add(c, space, source, new, now_s)
+            if added.new_ids:
+                chunks.append(c, chunks.opened(c, space, now_s).id, added.new_ids)
+            return added
+
+    def turns(self, ids: Sequence[int]) -> dict[int, Turn]:
+        """Return those of the turns that exist."""
+        with self._database.reading() as c:
+            return turns.by_ids(c, ids)
+
+    def turns_of(self, namespace: str, *, after_id: int = 0, limit: int = 1000) -> list[Turn]:
+        """Return a namespace's turns in order, those after one."""
+        with self._database.reading() as c:
+            return turns.of_namespace(c, turns.namespace_id(c, namespace), after_id, limit)
+
+    def turns_of_source(self, namespace: str, source: str) -> list[Turn]:
+        """Return every turn that was said in a source, also those first said elsewhere."""
+        with self._database.reading() as c:
+            return turns.of_source(c, turns.namespace_id(c, namespace), source)
+
+    def sources_of(self, turn_id: int) -> list[Source]:
+        """Return every place where a turn was said."""
+        with self._database.reading() as c:
+            return turns.sources(c, turn_id)
+
+    def terms(self, namespace: str) -> dict[str, tuple[int, int]]:
+        """Return a namespace's terms: the id of each, and how many turns have it."""
+        with self._database.reading() as c:
+            space = turns.namespace_id(c, namespace)
+            rows = c.execute("SELECT term, id, document_count FROM terms WHERE namespace_id = ?", (space,))
+            return {term: (row_id, count) for term, row_id, count in rows}
+
+    def index_rows(self, namespace: str, embedder: str, *, after_id: int = 0) -> list[IndexRow]:
+        """Return what an index needs of the turns after one, in the order of their ids."""
+        with self._database.reading() as c:
+            return list(turns.index_rows(c, turns.namespace_id(c, namespace), embedder, after_id))
+
+    def put_vectors(self, embedder: str, vectors: Iterable[tuple[int, bytes]]) -> None:
+        """Keep turns' vectors, in the embedder's own form; an older one of the turn is replaced. Unknown turns don't count."""
+        with self._database.transaction() as c:
+            c.executemany(
+                "INSERT INTO turn_vectors (turn_id, embedder, body) SELECT id, ?, ? FROM turns WHERE id = ? "
+                "ON CONFLICT (turn_id) DO UPDATE SET embedder = excluded.embedder, body = excluded.body",
+                [(embedder, body, turn_id) for turn_id, body in vectors],
+            )
+
+    def open_chunk(self, namespace: str) -> Chunk:
+        """Return the chunk that takes a namespace's turns now; one is made when there is none."""
+        now_s = self._clock.now_s()
+        with self._database.transaction() as c:
+            return chunks.opened(c, turns.namespace_id(c, namespace, made_at_s=now_s), now_s)
+
+    def seal_chunk(self, chunk_id: int, estimated_rho: float | None = None) -> None:
+        """End a chunk: the next turn opens another, and this one waits for reconciliation. Twice is once."""
+        with self._database.transaction() as c:
+            chunks.get(c, chunk_id)
+            chunks.seal(c, chunk_id, estimated_rho, self._clock.now_s())
+
+    def waiting_chunks(self, limit: int = 100) -> list[Chunk]:
+        """Return the oldest sealed chunks that weren't reconciled yet."""
+        with self._database.reading() as c:
+            return chunks.waiting(c, limit)
+
+    def chunk(self, chunk_id: int) -> Chunk:
+        """Return a chunk. Raises NotFound."""
+        with self._database.reading() as c:
+            return chunks.get(c, chunk_id)
+
+    def chunks_of(self, namespace: str) -> list[Chunk]:
+        """Return a namespace's chunks in order, the open one last."""
+        with self._database.reading() as c:
+            return chunks.of_namespace(c, turns.namespace_id(c, namespace))
+
+    def turns_of_chunk(self, chunk_id: int) -> list[Turn]:
+        """Return a chunk's turns in order."""
+        with self._database.reading() as c:
+            return turns.of_chunk(c, chunk_id)
+
+    def chunk_versions(self, chunk_id: int) -> list[ChunkVersion]:
+        """Return a chunk's compacted texts, the newest last."""
+        with self._database.reading() as c:
+            return chunks.versions(c, chunk_id)
+
+    def linked_chunks(self, chunk_id: int) -> dict[int, float]:
+        """Return the chunks that a link joins to this one, from either side, with their weights."""
+        with self._database.reading() as c:
+            return chunks.linked(c, chunk_id)
+
+    def reconciled(
+        self,
+        chunk_id: int,
+        *,
+        made_by: str,
+        version: tuple[str, float] | None = None,
+        new_records: Sequence[NewRecord] = (),
+        links: Sequence[tuple[int, float]] = (),
+    ) -> list[int]:
+        """Keep what reconciling a chunk gave, all of it or nothing, and return the new records' ids.
+
+        version: the compacted text and its actual rho. links: other chunks with weights. The chunk waits no more.
+        """
+        now_s = self._clock.now_s()
+        with self._database.transaction() as c:
+            chunk = chunks.get(c, chunk_id)
+            if version is not None:
+                chunks.add_version(c, chunk_id, *version, made_by, now_s)
+            space = turns.namespace_id(c, chunk.namespace)
+            ids = records.add(c, space, chunk_id, new_records, made_by, now_s)
+            chunks.link(c, chunk_id, links)
+            c.execute("UPDATE chunks SET reconciled_at_s = ? WHERE id = ?", (now_s, chunk_id))
+            return ids
+
+    def relate(self, relations: Sequence[RecordRelation]) -> None:
+        """Keep how records stand to each other; what stands already stays."""
+        with self._database.transaction() as c:
+            records.relate(c, relations)
+
+    def unrelate(self, record_id: int, other_id: int, relation: Relation) -> None:
+        """Take a relation back, so that a wrong supersession is undone. Raises NotFound."""
+        with self._database.transaction() as c:
+            if not records.unrelate(c, record_id, other_id, relation):
+                raise NotFound(
+                    f"taking back that record {record_id} {relation.value} {other_id}: it doesn't",
+                    hint="`akashic mem history` shows what stands",
+                )
+
+    def records_of(self, namespace: str) -> list[Record]:
+        """Return every statement of a namespace."""
+        with self._database.reading() as c:
+            return records.of_namespace(c, turns.namespace_id(c, namespace))
+
+    def records_of_slot(self, namespace: str, subject: str, slot: str) -> list[Record]:
+        """Return the statements about a subject's slot, the oldest event first."""
+        with self._database.reading() as c:
+            return records.of_slot(c, turns.namespace_id(c, namespace), subject, slot)
+
+    def records_of_chunk(self, chunk_id: int) -> list[Record]:
+        """Return the statements made from a chunk."""
+        with self._database.reading() as c:
+            return records.of_chunk(c, chunk_id)
+
+    def records_of_turns(self, turn_ids: Sequence[int]) -> list[Record]:
+        """Return the statements that rest on any of some hundred turns."""
+        with self._database.reading() as c:
+            return records.of_turns(c, turn_ids)
+
+    def relations_of(self, record_id: int) -> list[RecordRelation]:
+        """Return the relations that a record takes part in."""
+        with self._database.reading() as c:
+            return records.relations(c, record_id)
+
+    def log_results(self, namespace: str, turn_ids: Sequence[int]) -> None:
+        """Note that a search returned these turns together, best first; what was asked isn't kept."""
+        with self._database.transaction() as c:
+            space = turns.namespace_id(c, namespace)
+            c.execute(
+                "INSERT INTO result_sets (namespace_id, at_s, turn_ids) VALUES (?, ?, ?)",
+                (space, self._clock.now_s(), array("q", turn_ids).tobytes()),
+            )
+            c.execute(
+                "DELETE FROM result_sets WHERE namespace_id = ? AND id <= (SELECT id FROM result_sets "
+                "WHERE namespace_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                (space, space, MOST_RESULT_SETS),
+            )
+
+    def result_sets(self, namespace: str) -> list[tuple[int, ...]]:
+        """Return what searches of a namespace returned, the oldest first."""
+        with self._database.reading() as c:
+            space = turns.namespace_id(c, namespace)
+            rows = c.execute("SELECT turn_ids FROM result_sets WHERE namespace_id = ? ORDER BY id", (space,)).fetchall()
+        found = []
+        for (blob,) in rows:
+            ids = array("q")
+            ids.frombytes(blob)
+            found.append(tuple(ids))
+        return found
+
+    def plan_forgetting(self, turn_ids: Iterable[int]) -> Forgotten:
+        """Return what `forget` would remove, and remove nothing."""
+        with self._database.transaction() as c:
+            return forgetting.plan(c, turn_ids)
+
+    def forget(self, turn_ids: Iterable[int]) -> Forgotten:
+        """Remove turns with all that was derived from them; when it returns, no file of the database has their text.
+
+        Raises Conflict when another process holds the log: then the turns are gone from every answer, not yet from it.
+        """
+        with self._database.transaction() as c:
+            gone = forgetting.carry_out(c, turn_ids)
+        self._database.shrink()
+        return gone

@@ -1,0 +1,155 @@
+"""Turns, their places of origin and their terms. Every function works inside the caller's transaction or read."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from akashic_daemon.errors import NotFound, StoreError
+from akashic_daemon.store.memory.rows import Added, IndexRow, NewTurn, Source, Turn, storable, turn_digest
+
+_BATCH = 500
+_COLUMNS = (
+    "t.id, n.name, s.name, t.previous_id, t.chunk_id, t.speaker, t.text, t.event_at_s, t.length_tokens, t.digest "
+    "FROM turns t JOIN namespaces n ON n.id = t.namespace_id JOIN sources s ON s.id = t.source_id"
+)
+
+
+def namespace_id(c: sqlite3.Connection, name: str, *, made_at_s: float | None = None) -> int:
+    """Return a namespace's id; made_at_s: make it when there is none. Raises NotFound."""
+    row = c.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()
+    if row is None and made_at_s is not None:
+        row = c.execute(
+            "INSERT INTO namespaces (name, created_at_s) VALUES (?, ?) RETURNING id", (name, made_at_s)
+        ).fetchone()
+    if row is None:
+        raise NotFound(
+            f"looking for memory {name!r}: nothing was ever kept there", hint="`akashic mem stats` lists all"
+        )
+    return int(row[0])
+
+
+def add(c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn], at_s: float) -> Added:
+    """Store turns of one source in order. One that is there already gets another place of origin."""
+    c.execute("INSERT OR IGNORE INTO sources (namespace_id, name) VALUES (?, ?)", (space, storable(source)))
+    (source_id,) = c.execute(
+        "SELECT id FROM sources WHERE namespace_id = ? AND name = ?", (space, storable(source))
+    ).fetchone()
+    (previous,) = c.execute("SELECT max(id) FROM turns WHERE source_id = ?", (source_id,)).fetchone()
+    term_ids = _term_ids(c, space, turns)
+    ids: list[int] = []
+    new: list[int] = []
+    counts: Counter[int] = Counter()
+    for turn in turns:
+        speaker, text = storable(turn.speaker), storable(turn.text)
+        digest = turn_digest(speaker, text)
+        row = c.execute("SELECT id FROM turns WHERE namespace_id = ? AND digest = ?", (space, digest)).fetchone()
+        if row is None:
+            row = c.execute(
+                "INSERT INTO turns (namespace_id, digest, source_id, previous_id, speaker, text, event_at_s, "
+                "length_tokens, added_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                (space, digest, source_id, previous, speaker, text, turn.event_at_s, turn.length_tokens, at_s),
+            ).fetchone()
+            own = array("I", [term_ids[term] for term in turn.terms])
+            c.execute("INSERT INTO turn_terms (turn_id, term_ids) VALUES (?, ?)", (row[0], own.tobytes()))
+            counts.update(set(own))
+            new.append(row[0])
+        c.execute(
+            "INSERT OR IGNORE INTO provenance (turn_id, source_id, reference, event_at_s) VALUES (?, ?, ?, ?)",
+            (row[0], source_id, storable(turn.reference), turn.event_at_s),
+        )
+        ids.append(row[0])
+        previous = row[0]
+    c.executemany(
+        "UPDATE terms SET document_count = document_count + ? WHERE id = ?", [(n, term) for term, n in counts.items()]
+    )
+    return Added(tuple(ids), tuple(new))
+
+
+def _term_ids(c: sqlite3.Connection, space: int, turns: Sequence[NewTurn]) -> dict[str, int]:
+    """Return the id of each term of the turns, new ones with a count of 0."""
+    wanted = dict.fromkeys(term for turn in turns for term in turn.terms)
+    found = lookup_terms(c, space, list(wanted))
+    for term in wanted:
+        if term not in found:
+            (found[term],) = c.execute(
+                "INSERT INTO terms (namespace_id, term, document_count) VALUES (?, ?, 0) RETURNING id",
+                (space, storable(term)),
+            ).fetchone()
+    return found
+
+
+def lookup_terms(c: sqlite3.Connection, space: int, terms: Sequence[str]) -> dict[str, int]:
+    """Return the ids of those terms that the namespace has."""
+    found: dict[str, int] = {}
+    for start in range(0, len(terms), _BATCH):
+        part = terms[start : start + _BATCH]
+        marks = ",".join("?" * len(part))
+        found.update(
+            c.execute(f"SELECT term, id FROM terms WHERE namespace_id = ? AND term IN ({marks})", (space, *part))
+        )
+    return found
+
+
+def by_ids(c: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Turn]:
+    """Return those of the turns that exist. Raises StoreError for one that was changed on disk."""
+    found: dict[int, Turn] = {}
+    for start in range(0, len(ids), _BATCH):
+        part = ids[start : start + _BATCH]
+        marks = ",".join("?" * len(part))
+        found.update((t.id, t) for t in _read(c, f"WHERE t.id IN ({marks})", tuple(part)))
+    return found
+
+
+def of_chunk(c: sqlite3.Connection, chunk_id: int) -> list[Turn]:
+    """Return a chunk's turns in order."""
+    return list(_read(c, "WHERE t.chunk_id = ? ORDER BY t.id", (chunk_id,)))
+
+
+def of_namespace(c: sqlite3.Connection, space: int, after_id: int, limit: int) -> list[Turn]:
+    """Return turns in the order of their ids, those after one."""
+    return list(_read(c, "WHERE t.namespace_id = ? AND t.id > ? ORDER BY t.id LIMIT ?", (space, after_id, limit)))
+
+
+def of_source(c: sqlite3.Connection, space: int, source: str) -> list[Turn]:
+    """Return every turn that was said in a source, also those first said elsewhere."""
+    where = (
+        "WHERE t.namespace_id = ? AND t.id IN (SELECT p.turn_id FROM provenance p JOIN sources o ON o.id = p.source_id "
+        "WHERE o.namespace_id = t.namespace_id AND o.name = ?) ORDER BY t.id"
+    )
+    return list(_read(c, where, (space, source)))
+
+
+def _read(c: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[Turn]:
+    for *columns, digest in c.execute(f"SELECT {_COLUMNS} {where}", values):
+        turn = Turn(*columns)
+        if turn_digest(turn.speaker, turn.text) != digest:
+            raise StoreError(
+                f"reading turn {turn.id} of memory {turn.namespace}: its text was changed on disk",
+                hint="forget it, and import its source again",
+            )
+        yield turn
+
+
+def sources(c: sqlite3.Connection, turn_id: int) -> list[Source]:
+    """Return every place where a turn was said."""
+    rows = c.execute(
+        "SELECT s.name, p.reference, p.event_at_s FROM provenance p JOIN sources s ON s.id = p.source_id "
+        "WHERE p.turn_id = ? ORDER BY p.event_at_s, s.name, p.reference",
+        (turn_id,),
+    )
+    return [Source(*row) for row in rows]
+
+
+def index_rows(c: sqlite3.Connection, space: int, embedder: str, after_id: int) -> Iterator[IndexRow]:
+    """Yield what an index needs of the turns after one, in the order of their ids."""
+    rows = c.execute(
+        "SELECT t.id, t.previous_id, t.chunk_id, t.source_id, t.event_at_s, t.length_tokens, w.term_ids, v.body "
+        "FROM turns t JOIN turn_terms w ON w.turn_id = t.id "
+        "LEFT JOIN turn_vectors v ON v.turn_id = t.id AND v.embedder = ? "
+        "WHERE t.namespace_id = ? AND t.id > ? ORDER BY t.id",
+        (embedder, space, after_id),
+    )
+    return (IndexRow(*row) for row in rows)
