@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -97,8 +97,10 @@ class SessionExport:
         await homes.keeper.ready()
         stored = await homes.thread.run(lambda: self._read(session))
         known = self._newest(session)
+        places = homes.book.places_of(session)
+        parts = dict(homes.keeper.parts(known.fingerprint)) if known is not None else {}
         yield begin()
-        for piece in self._without_kv(stored, known):
+        for piece in await asyncio.to_thread(lambda: list(_without_kv(stored, known, parts, places))):
             yield piece
         count = _Count()
         if known is None:
@@ -124,34 +126,6 @@ class SessionExport:
         own = traces.of_session(session, engine.model.fingerprint) if engine is not None else None
         return own or traces.newest_of(session)
 
-    # -- what isn't KV -----------------------------------------------------------------------------------------
-
-    def _without_kv(self, stored: _Stored, known: Known | None) -> Iterator[bytes]:
-        row, program = stored.row, stored.program
-        home = {"session": row.name, "title": row.title, "messages": len(stored.messages)}
-        if known is not None:
-            parts = dict(self._homes.keeper.parts(known.fingerprint))
-            home |= {"model": known.model, "fingerprint": known.fingerprint, "parts": parts}
-        yield from part(Kind.HOME, home)
-        for first in range(0, len(stored.messages), _MESSAGES_A_PART):
-            some = stored.messages[first : first + _MESSAGES_A_PART]
-            lines = "".join(json.dumps(m.message.to_json()) + "\n" for m in some)
-            yield from part(Kind.MESSAGES, {"first": first, "count": len(some)}, lines.encode())
-        asked = {
-            "policy": program.policy,
-            "policy_since": program.policy_since,
-            "ops": [to_stored(op) for op in program.ops],
-            "edit_reuse": program.edit_reuse,
-            "places": self._homes.book.places_of(row.name),
-            "window_start": row.window_start_message,
-        }
-        yield from part(Kind.PROGRAM, asked)
-        sampled = [[m.index, list(m.token_ids)] for m in stored.messages if m.token_ids]
-        yield from part(Kind.SAMPLED, {"ids": sampled})
-        if known is not None:
-            words = {"model": known.model, "fingerprint": known.fingerprint, "tokens": len(known.trace.path.tokens)}
-            yield from part(Kind.TRACE, words, pack(known))
-
     # -- KV ----------------------------------------------------------------------------------------------------
 
     async def _kv(self, known: Known, count: _Count) -> AsyncGenerator[bytes, None]:
@@ -165,14 +139,12 @@ class SessionExport:
             payload = await self._payload(block, copy_now)
             if payload is None:  # what operations dropped is a name only: later blocks' names depend on it
                 count.left_out += bool(intersect(visible, ((block.first, block.end),)))
-            for piece in part(Kind.LABEL, {"key": block.key}, to_label(block)):
+            for piece in await asyncio.to_thread(_of_block, block, payload):
                 yield piece
             if payload is not None:
                 count.blocks += 1
                 count.tokens += len(block.tokens)
                 count.kv_bytes += len(payload)
-                for piece in part(Kind.KV, {"key": block.key}, payload):
-                    yield piece
 
     async def _payload(self, block: Block, copy_now: Callable[[Block], bytes | None] | None) -> bytes | None:
         mover = self._homes.tiers.mover
@@ -230,3 +202,38 @@ def _of_disk(mover: Mover, known: Known) -> list[Block]:
     catalogue.load((s.key, s.label, s.size_bytes) for s in mover.ssd.labels(known.fingerprint))
     pieces = catalogue.walk(table.key(known.trace.path), table)
     return [piece.block for piece in pieces if piece.count == len(piece.block.tokens)]
+
+
+def _without_kv(
+    stored: _Stored, known: Known | None, fingerprint_parts: Mapping[str, str], places: Mapping[str, Sequence[int]]
+) -> Iterator[bytes]:
+    """Give everything but KV; on a worker thread, for a long history takes a while."""
+    row, program = stored.row, stored.program
+    home = {"session": row.name, "title": row.title, "messages": len(stored.messages)}
+    if known is not None:
+        home |= {"model": known.model, "fingerprint": known.fingerprint, "parts": dict(fingerprint_parts)}
+    yield from part(Kind.HOME, home)
+    for first in range(0, len(stored.messages), _MESSAGES_A_PART):
+        some = stored.messages[first : first + _MESSAGES_A_PART]
+        lines = "".join(json.dumps(m.message.to_json()) + "\n" for m in some)
+        yield from part(Kind.MESSAGES, {"first": first, "count": len(some)}, lines.encode())
+    asked = {
+        "policy": program.policy,
+        "policy_since": program.policy_since,
+        "ops": [to_stored(op) for op in program.ops],
+        "edit_reuse": program.edit_reuse,
+        "places": dict(places),
+        "window_start": row.window_start_message,
+    }
+    yield from part(Kind.PROGRAM, asked)
+    sampled = [[m.index, list(m.token_ids)] for m in stored.messages if m.token_ids]
+    yield from part(Kind.SAMPLED, {"ids": sampled})
+    if known is not None:
+        words = {"model": known.model, "fingerprint": known.fingerprint, "tokens": len(known.trace.path.tokens)}
+        yield from part(Kind.TRACE, words, pack(known))
+
+
+def _of_block(block: Block, payload: bytes | None) -> list[bytes]:
+    """Return a block's label, and its KV where that is left."""
+    pieces = list(part(Kind.LABEL, {"key": block.key}, to_label(block)))
+    return pieces if payload is None else [*pieces, *part(Kind.KV, {"key": block.key}, payload)]

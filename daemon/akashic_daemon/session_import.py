@@ -21,7 +21,7 @@ from akashic_daemon.program.policy import Policy
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.archive import FORMAT, Kind, Part
 from akashic_daemon.session_export import Homes, on_mover
-from akashic_daemon.session_incoming import PARTS, Incoming, Reading, whole
+from akashic_daemon.session_incoming import PARTS, Incoming, Reading, Sampled, whole
 from akashic_daemon.store.sessions import check_name
 from akashic_daemon.store.traces import unpack
 from akashic_daemon.tiers.adopt import Adoption
@@ -45,6 +45,7 @@ class _Placed:
     session: str
     new_messages: int
     is_new: bool
+    answers: list[Sampled]
 
 
 class SessionImport:
@@ -83,9 +84,10 @@ class SessionImport:
         row = store.create(name or self._free(incoming.text("session")), origin=origin, title=title)
         new = store.append(row.name, incoming.messages)
         session = row.name if new or name else store.join_twin(row.name)
-        for parent, text, ids in incoming.answers():
+        answers = incoming.answers()
+        for parent, text, ids in answers:
             store.remember_sampled(parent, text, ids)
-        return _Placed(session, new, session == row.name)
+        return _Placed(session, new, session == row.name, answers)
 
     def _free(self, name: str) -> str | None:
         """Return a session's own name, None when it is taken here or no name."""
@@ -105,7 +107,7 @@ class SessionImport:
         places: dict[str, list[int]] = {}
         if placed.is_new:
             places = await self._set_program(incoming, session)
-        homes.book.adopt(session, places, incoming.answers())
+        homes.book.adopt(session, places, placed.answers)
         trace = incoming.trace
         if trace is None:
             return
