@@ -17,7 +17,7 @@ from unittest import mock
 
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import BatchItem, PackedRun, SamplingParams
-from akashic_daemon.engine.fake import END, FakeEngine, contents
+from akashic_daemon.engine.fake import END, FakeCells, FakeEngine, contents
 from akashic_daemon.errors import AkashicError, EngineError
 from akashic_daemon.program.path import Path
 from akashic_daemon.program.route import Route
@@ -157,6 +157,11 @@ class Breakable(FakeEngine):
         """Compute, or fail."""
         self._maybe_fail("decode")
         super().decode(batch)
+
+    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> FakeCells:
+        """Copy out, or fail."""
+        self._maybe_fail("save")
+        return super().save(sequence, ranges)
 
     def export_cells(self, sequence: SequenceId, start: int, end: int, into: memoryview, storage: str) -> int:
         """Export, or fail."""
@@ -328,6 +333,7 @@ class Daemon:
     def check_at_rest(self) -> None:
         """Assert that nothing is running, moving, pinned or taken once everything has ended."""
         assert not self.loop.busy
+        self.loop.tiering._end_warming()
         self.settle()
         self.check()
         index, catalogue, mover = self.loop.index, self.mover.catalogue, self.mover

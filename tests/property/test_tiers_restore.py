@@ -6,9 +6,11 @@ import random
 import tempfile
 from collections import Counter
 from pathlib import Path as FilePath
+from unittest import mock
 
 import pytest
 
+from akashic_daemon.cache.compaction import Holes
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.path import Drop, Op, Path, Repos
@@ -95,6 +97,12 @@ class World:
             daemon.loop._preempt(job)
         elif roll < 0.22:
             daemon.loop.tiering.park()
+        elif roll < 0.23 and self.paths and daemon.loop.index is not None:
+            key = daemon.loop.index.ops.key(chance.choice(self.paths[-12:]))
+            daemon.loop.tiering.hint(chance.choice("abc"), key, 0.0)
+            self.counts["hinted"] += 1
+        elif roll < 0.232 and self.is_lossy and daemon.loop._running:
+            self.fail_compaction()
         else:
             daemon.step()
         self.counts["reloading"] += any(r.state is State.RELOAD for r in daemon.loop._running)
@@ -102,6 +110,15 @@ class World:
             daemon.mover.run_pending(chance.randint(1, 3))
         if not daemon.loop.busy and chance.random() < 0.5:
             daemon.loop.tiering.idle_work()
+
+    def fail_compaction(self) -> None:
+        """Let closing holes fail, upon which the loop empties the engine."""
+        loop, fails = self.daemon.loop, self.daemon.engine.fails
+        self.daemon.engine.fails = lambda call: call == "save"
+        with mock.patch.object(Holes, "pays", return_value=True):
+            loop._close_holes()
+        self.daemon.engine.fails = fails
+        self.counts["emptied by a failure"] += not loop._running
 
     def account(self) -> None:
         """Hold every answer that ended to the twin."""
@@ -161,6 +178,7 @@ def test_whatever_is_evicted_lost_cancelled_or_preempted_each_answer_is_the_twin
     assert counts["from ram"] > 50, counts
     assert counts["from ssd"] > 50, counts
     assert counts["reloading"] > 10, counts
+    assert counts["hinted"] > 5, counts
 
 
 @pytest.mark.parametrize("first", range(0, 20, 10))

@@ -87,7 +87,7 @@ def plan_recovery(
 
 
 def _read_by_the_rest(last: Node, matched: int, key: array[int], ops: OpTable, needed: Needed) -> None:
-    """Add what the key's tokens after `matched` will attend to of what comes before."""
+    """Add what the key's tokens after `matched`, and the answer after them, will attend to of what comes before."""
     state: ActiveCache = last.before.append(matched - last.depth) if last.is_run else last.after
     at = matched
     markers = [*marker_places(key[matched:]), len(key) - matched]
@@ -105,3 +105,4 @@ def _read_by_the_rest(last: Node, matched: int, key: array[int], ops: OpTable, n
             count = min(count, state.inserting)
         state = state.append(count)
         at += count
+    needed.add(state.spans)  # a key that ends in an insertion has seen only what precedes that; the answer sees all
