@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from akashic_daemon.api import stream as stream_module
 from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import AkashicError, Overloaded, PromptTooLong
-from akashic_daemon.schedule.events import GenerationEvent, GenerationInput, TextDelta, ToolCallDelta
+from akashic_daemon.protocol.native import Reuse
+from akashic_daemon.schedule.events import GenerationEvent, GenerationInput, Started, TextDelta, ToolCallDelta
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from echo_service import Caller, EchoService, finished, run
 from served_app import scripted
@@ -238,6 +241,30 @@ def test_an_empty_answer_has_no_blocks(home: Path) -> None:
     assert [name for name, _ in events] == ["message_start", "message_delta", "message_stop"]
 
 
+def test_silence_is_filled_with_pings_before_the_first_event_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "KEEPALIVE_S", 0.01)
+    pinged = asyncio.Event()
+
+    async def script() -> AsyncGenerator[GenerationEvent, None]:
+        await pinged.wait()
+        yield Started("req-1", "s", "echo", 7, Reuse())
+        yield finished("", 0)
+
+    async def check() -> None:
+        service = EchoService(home, script)
+        caller = Caller(service, PATH, [json.dumps({**HELLO, "stream": True}).encode()])
+        task = asyncio.create_task(create_app(service, token=None)(caller.scope, caller.receive, caller.send))
+        while "event: ping\n" not in caller.text:
+            await asyncio.sleep(0)
+        pinged.set()
+        await task
+        names = [name for name, _ in events_of(caller)]
+        assert names[0] == "ping"
+        assert [name for name in names if name != "ping"] == ["message_start", "message_delta", "message_stop"]
+
+    run(check)
+
+
 class FailingService(EchoService):
     """Fails in mid-stream, or before it begins."""
 
@@ -320,6 +347,12 @@ def test_a_body_that_means_nothing_is_refused_in_anthropics_shape(home: Path, bo
     assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
     assert told["error"]["message"]
     assert service.requests == []
+
+
+def test_a_trailing_assistant_message_is_told_of(home: Path) -> None:
+    messages = [*HELLO["messages"], {"role": "assistant", "content": "{"}]
+    assert asked(home).notes == ()
+    assert "taken as complete" in asked(home, messages=messages).notes[0]
 
 
 def test_an_image_is_refused_with_the_models_name_and_its_place(home: Path) -> None:
