@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from akashic_daemon.engine.base import Engine, SamplingParams
 from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.toolcalls.calls import is_object
-from akashic_daemon.toolcalls.form import AnswerForm, answer_form
+from akashic_daemon.toolcalls.form import AnswerForm, Thinking, answer_form
 from akashic_daemon.toolcalls.reader import CallReader
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
 from akashic_daemon.trajectory.prompt import PromptBuilder, Says
@@ -37,14 +38,14 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
     sampling = request.sampling
     if not request.tools and request.json_schema is None and request.tool_choice in ("auto", "none"):
         return AnswerPlan(sampling)
-    form = answer_form(
+    form = _form(
         builder.syntax,
-        request.tools,
-        tool_choice=request.tool_choice,
-        parallel=request.parallel_tool_calls,
-        json_schema=request.json_schema,
-        strict_schema=request.strict_schema,
-        thinking=builder.thinking,
+        json.dumps(request.tools),
+        request.tool_choice,
+        request.parallel_tool_calls,
+        json.dumps(request.json_schema),
+        request.strict_schema,
+        builder.thinking,
     )
     notes = form.notes
     holds = engine.capabilities.grammar
@@ -66,6 +67,22 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
     banned = [ids[0] for mark in form.banned if len(ids := engine.tokenize(mark, special=True)) == 1]
     sampling = replace(sampling, logit_bias=(*sampling.logit_bias, *((token, _BANNED) for token in banned)))
     return AnswerPlan(sampling, form, marks, holds and form.grammar is not None, notes)
+
+
+@lru_cache(maxsize=32)
+def _form(
+    syntax: Syntax, tools: str, choice: str, parallel: bool, schema: str, strict: bool, thinking: Thinking
+) -> AnswerForm:
+    """Return a form; an agent sends the same tools with each request, and their grammar costs more than anything else here."""
+    return answer_form(
+        syntax,
+        json.loads(tools),
+        tool_choice=choice,
+        parallel=parallel,
+        json_schema=json.loads(schema),
+        strict_schema=strict,
+        thinking=thinking,
+    )
 
 
 def control_marks(engine: Engine, syntax: Syntax) -> dict[int, bytes]:

@@ -16,7 +16,9 @@ from pydantic import BaseModel
 
 import tool_templates
 from akashic_daemon.api.app import create_app
-from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.engine.base import SamplingParams
+from akashic_daemon.engine.fake import FakeEngine, FakeSampler
+from akashic_daemon.errors import EngineError
 from akashic_daemon.toolcalls.matcher import Grammar
 from fake_service import running_service
 
@@ -339,3 +341,32 @@ def test_what_tools_cannot_be_is_a_400_that_names_the_field(home: Path, fields: 
         assert any(word in str(refusal.value) for word in ("tool", "format"))
 
     with_client(home, check)
+
+
+class _Stuck(FakeEngine):
+    """Its first answer can't be given in the form that was asked for."""
+
+    def sampler(self, params: SamplingParams) -> FakeSampler:
+        made = super().sampler(params)
+        if len(self.sampled_with) == 1:
+            made.sample = self._refuse  # type: ignore[method-assign, assignment]
+        return made
+
+    def _refuse(self, _item: int) -> int:
+        raise EngineError("no token goes on with the form")
+
+
+def test_an_answer_whose_form_cannot_be_met_ends_alone(home: Path) -> None:
+    async def run() -> None:
+        engine = _Stuck(kv_cells=1 << 16, window_tokens=8192, template=tool_templates.HERMES)
+        async with client_of(home, engine) as client:
+            ask: Any = {"model": "fake", "messages": QUESTION, "max_tokens": 30}
+            both = await asyncio.gather(
+                *(client.chat.completions.create(**ask) for _ in range(2)), return_exceptions=True
+            )
+            failed = [answer for answer in both if isinstance(answer, openai.APIStatusError)]
+            assert len(failed) == 1
+            assert "no token goes on" in str(failed[0])
+            assert (await client.chat.completions.create(**ask)).choices[0].message.content
+
+    asyncio.run(run())

@@ -419,7 +419,11 @@ class StepLoop:
         request.stored = len(request.generated)
         if request.stored and request.stored % BLOCK_TOKENS == 0:
             self._cut(request, request.key_so_far())
-        token = request.sampler.sample(number)
+        try:
+            token = request.sampler.sample(number)
+        except AkashicError as error:
+            self._end_badly(request, error)  # its form can't be met; the others go on
+            return
         self._take(request, token, time.monotonic())
 
     def _cut(self, request: Request, key: array[int], *, is_final: bool = False) -> None:

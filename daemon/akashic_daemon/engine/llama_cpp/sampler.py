@@ -1,4 +1,4 @@
-"""Sampling by llama.cpp's own chain: no logits are copied into Python."""
+"""Sampling by llama.cpp's own chain. Logits are copied only for an answer that is held to a grammar."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import llama_cpp
+import numpy as np
 
-from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.errors import BadRequest
+from akashic_daemon.engine.base import FloatArray, SamplingParams
+from akashic_daemon.errors import BadRequest, EngineError
 from akashic_daemon.toolcalls.matcher import grammar_of
 from akashic_daemon.toolcalls.trigger import GrammarTrigger
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class LlamaSampler:
@@ -24,25 +27,28 @@ class LlamaSampler:
         self._row_of = row_of
         self._chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
         self._penalties: Any = None
+        self._grammar: Any = None
+        """llama.cpp's sampler of the grammar, once it has set in."""
         self._trigger = GrammarTrigger(params.triggers) if params.grammar is not None and params.triggers else None
-        self._grammar = params.grammar
-        self._biases = bool(params.logit_bias)
+        self._grammar_text = params.grammar or ""
         try:
             for step in _steps(vocabulary, params):
                 llama_cpp.llama_sampler_chain_add(self._chain, step)
-            if params.grammar is not None and self._trigger is None:
-                self._set_grammar(_grammar(vocabulary, params.grammar))
-            elif params.grammar is not None:
-                llama_cpp.llama_sampler_free(_grammar(vocabulary, params.grammar))  # a broken one is refused at once
+            if params.grammar is not None:
+                self._grammar = _grammar(vocabulary, params.grammar)  # a broken one is refused at once
         except BaseException:
             self.close()
             raise
+        if self._trigger is not None:
+            llama_cpp.llama_sampler_free(self._grammar)
+            self._grammar = None
         if _penalises(params):
-            place = int(self._biases) + int(self._grammar is not None and self._trigger is None)
-            self._penalties = llama_cpp.llama_sampler_chain_get(self._chain, place)
+            self._penalties = llama_cpp.llama_sampler_chain_get(self._chain, int(bool(params.logit_bias)))
 
     def sample(self, item: int) -> int:
         """Choose a token from the logits of batch item `item` of the last decode, and remember it."""
+        if self._grammar is not None:
+            return self._sample_held(self._row_of(item))
         token = int(llama_cpp.llama_sampler_sample(self._chain, self._context, self._row_of(item)))
         if self._trigger is not None:
             self._await(token)
@@ -59,36 +65,69 @@ class LlamaSampler:
         if self._chain is not None:
             llama_cpp.llama_sampler_free(self._chain)
             self._chain = self._penalties = None
+        if self._grammar is not None:
+            llama_cpp.llama_sampler_free(self._grammar)
+            self._grammar = None
+
+    def _sample_held(self, row: int) -> int:
+        """Choose a token that the grammar allows.
+
+        The grammar is asked of the choice alone; going through the whole vocabulary costs more than computing a token
+        does, so that is done only when it refuses.
+        """
+        pointer = llama_cpp.llama_get_logits_ith(self._context, row)
+        logits = np.ctypeslib.as_array(pointer, (llama_cpp.llama_vocab_n_tokens(self._vocabulary),))
+        token = self._choose(_Candidates(logits))
+        alone = _Candidates(logits[token : token + 1], first=token)
+        llama_cpp.llama_sampler_apply(self._grammar, alone.array)
+        if np.isneginf(alone.data["logit"][0]):
+            allowed = _Candidates(logits)
+            llama_cpp.llama_sampler_apply(self._grammar, allowed.array)
+            if np.isneginf(allowed.data["logit"]).all():
+                raise EngineError(
+                    "answering in a given form: no token of the vocabulary goes on with it",
+                    hint="leave out response_format or tool_choice, or use another model",
+                )
+            token = self._choose(allowed)
+        llama_cpp.llama_sampler_accept(self._grammar, token)
+        llama_cpp.llama_sampler_accept(self._chain, token)
+        return token
+
+    def _choose(self, candidates: _Candidates) -> int:
+        llama_cpp.llama_sampler_apply(self._chain, candidates.array)
+        return int(candidates.data["id"][candidates.array.selected])
 
     def _await(self, token: int) -> None:
         """Let the grammar set in when the answer has said one of its triggers."""
         assert self._trigger is not None
-        assert self._grammar is not None
         said = self._trigger.push(token, self._piece(token))
         if said is None:
             return
-        if not grammar_of(self._grammar).start().after(said.text).is_possible:
+        if not grammar_of(self._grammar_text).start().after(said.text).is_possible:
             # llama.cpp ends the process when its grammar is given what it refuses. This will be read as text.
             self._trigger.start_again()
             return
-        grammar = _grammar(self._vocabulary, self._grammar, trigger=said.trigger)
+        self._grammar = _grammar(self._vocabulary, self._grammar_text, trigger=said.trigger)
         for known in said.tokens:
-            llama_cpp.llama_sampler_accept(grammar, known)
+            llama_cpp.llama_sampler_accept(self._grammar, known)
         self._trigger = None
-        self._set_grammar(grammar)
-
-    def _set_grammar(self, grammar: Any) -> None:
-        """Put a grammar before the steps that choose; they keep their state."""
-        after = []
-        while llama_cpp.llama_sampler_chain_n(self._chain) > self._biases:
-            after.append(llama_cpp.llama_sampler_chain_remove(self._chain, int(self._biases)))
-        for step in (grammar, *after):
-            llama_cpp.llama_sampler_chain_add(self._chain, step)
 
     def _piece(self, token: int) -> bytes:
         buffer = ctypes.create_string_buffer(512)
         size = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
         return buffer.raw[:size] if size > 0 else b""
+
+
+class _Candidates:
+    """Tokens with their logits, as llama.cpp's samplers take them: they sort and cut them in place."""
+
+    def __init__(self, logits: FloatArray, *, first: int = 0) -> None:
+        self.data = np.empty(len(logits), _CANDIDATE)
+        self.data["id"] = np.arange(first, first + len(logits), dtype=np.int32)
+        self.data["logit"] = logits
+        self.data["p"] = 0.0
+        place = self.data.ctypes.data_as(llama_cpp.llama_token_data_p)
+        self.array = llama_cpp.llama_token_data_array(place, len(logits), -1, False)
 
 
 def _grammar(vocabulary: Any, text: str, *, trigger: str | None = None) -> Any:
