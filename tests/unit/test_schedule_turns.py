@@ -6,7 +6,7 @@ import itertools
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akashic_daemon.engine.base import SamplingParams
@@ -101,6 +101,7 @@ def test_many_sessions_served_once_leave_nothing_behind() -> None:
     assert not queue._flows
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcdef"), st.sampled_from(("interactive", "normal", "background"))),
@@ -124,6 +125,7 @@ def test_each_request_gets_one_turn_and_those_of_a_session_keep_their_order(
         assert own == sorted(own)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 64), st.integers(1, 5))
 def test_with_as_many_turns_each_no_session_is_ever_two_turns_ahead(sessions: int, each: int) -> None:
     queue = filled(*((f"{s}-{i}", f"s{s}", "normal") for s in range(sessions) for i in range(each)))
@@ -173,7 +175,7 @@ def simulated(budget: PrefillBudget, *, alone_s: float, token_s: float, steps: i
 @pytest.mark.parametrize(("alone_s", "token_s"), [(0.020, 0.0015), (0.008, 0.0001), (0.100, 0.002)])
 def test_a_step_beside_streams_takes_at_most_twice_the_time_of_streams_alone(alone_s: float, token_s: float) -> None:
     chosen = simulated(PrefillBudget(4096), alone_s=alone_s, token_s=token_s, steps=400)
-    settled = [n for n in chosen[20:] if n]
+    settled = [n for n in chosen[40:] if n]
     assert max(alone_s + n * token_s for n in settled) <= 2.0 * alone_s
     assert min(settled) * token_s >= 0.8 * min(0.9 * alone_s, settled[0] * token_s), "the room is used"
 
@@ -181,7 +183,7 @@ def test_a_step_beside_streams_takes_at_most_twice_the_time_of_streams_alone(alo
 def test_streams_alone_are_measured_first_and_again_now_and_then() -> None:
     chosen = simulated(PrefillBudget(64), alone_s=0.02, token_s=0.001, steps=200)
     assert chosen[0] == 0
-    assert 2 <= chosen[1:].count(0) <= 4
+    assert 5 <= chosen[1:].count(0) <= 9
     assert all(a or b for a, b in itertools.pairwise(chosen)), "never two steps in a row without prefill"
 
 
@@ -190,10 +192,18 @@ def test_the_budget_follows_a_machine_that_gets_slower() -> None:
     fast = simulated(budget, alone_s=0.02, token_s=0.0005, steps=100)[-1]
     slow = simulated(budget, alone_s=0.02, token_s=0.002, steps=100)[-1]
     assert fast > 30
-    assert 8 <= slow <= 10
+    assert 7 <= slow <= 10
 
 
 def test_a_prefill_goes_on_however_slow_its_tokens_are_and_never_faster_than_set() -> None:
-    assert simulated(PrefillBudget(256), alone_s=0.01, token_s=0.5, steps=50)[-1] == 8
-    assert simulated(PrefillBudget(3), alone_s=0.01, token_s=0.5, steps=50)[-1] == 3
+    assert simulated(PrefillBudget(256), alone_s=0.01, token_s=0.5, steps=50)[-1] == 1
+    assert max(simulated(PrefillBudget(3), alone_s=0.01, token_s=1e-6, steps=50)) == 3
     assert max(simulated(PrefillBudget(40), alone_s=1.0, token_s=1e-6, steps=50)) == 40
+
+
+def test_a_step_that_hangs_for_a_second_changes_nothing() -> None:
+    budget = PrefillBudget(256)
+    before = simulated(budget, alone_s=0.02, token_s=0.001, steps=60)[-1]
+    budget.observe(3, 0, 1.0)
+    budget.observe(3, before, 1.0)
+    assert budget.tokens(3) == before

@@ -6,16 +6,17 @@ are measured all along: they change with the machine's load, the number of strea
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
+
 _SLOWDOWN = 1.9
 """A step with prompt tokens may take so many times one without; the tail of real steps then stays below 2.5 times."""
 _UNNOTICED_S = 0.002
 """Nobody notices so much more, whatever a step takes."""
-_LEAST = 8
-"""A prefill goes on with at least so many tokens a step, however slow they are."""
-_FIRST = 16
-_MEASURE_EVERY = 64
-_NEWEST = 0.3
-"""Weight of the newest measurement."""
+_FIRST = 8
+_MEASURE_EVERY = 24
+_KEPT = 9
+"""So many of the newest measurements count, by their median: a machine that hiccups says nothing of the next step."""
 
 
 class PrefillBudget:
@@ -23,36 +24,34 @@ class PrefillBudget:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._alone_s: dict[int, float] = {}
+        self._alone_s: dict[int, deque[float]] = {}
         """Seconds of a step without prompt tokens, by the streams' number in powers of two."""
-        self._token_s: float | None = None
+        self._token_s: deque[float] = deque(maxlen=_KEPT)
         """Seconds that one prompt token adds to a step."""
+        self._allowed = _FIRST
+        """Twice what the last step took: one wrong measurement must not make a long step."""
         self._mixed = 0
         """Steps with prompt tokens since the last one without."""
 
     def tokens(self, streams: int) -> int:
         """Return how many prompt tokens the next step may compute; 0 when streams alone are to be measured."""
         alone_s = self._alone_s.get(streams.bit_length())
-        if alone_s is None or self._mixed >= _MEASURE_EVERY:
+        if not alone_s or self._mixed >= _MEASURE_EVERY:
             return 0
-        if self._token_s is None:
-            return min(_FIRST, self._most)
-        room_s = max((_SLOWDOWN - 1) * alone_s, _UNNOTICED_S)
-        return min(self._most, max(_LEAST, int(room_s / self._token_s)))
+        if not self._token_s:
+            return min(self._allowed, self._most)
+        room_s = max((_SLOWDOWN - 1) * median(alone_s), _UNNOTICED_S)
+        return min(self._most, self._allowed, max(1, int(room_s / median(self._token_s))))
 
     def observe(self, streams: int, prompt_tokens: int, seconds: float) -> None:
         """Take in what a step took."""
         if not streams:
             return
-        size = streams.bit_length()
+        alone_s = self._alone_s.setdefault(streams.bit_length(), deque(maxlen=_KEPT))
         if not prompt_tokens:
             self._mixed = 0
-            self._alone_s[size] = _mixed(self._alone_s.get(size), seconds)
-            return
-        self._mixed += 1
-        added_s = max(seconds - self._alone_s.get(size, 0.0), 0.0)
-        self._token_s = max(1e-9, _mixed(self._token_s, added_s / prompt_tokens))
-
-
-def _mixed(old: float | None, new: float) -> float:
-    return new if old is None else old + _NEWEST * (new - old)
+            alone_s.append(seconds)
+        elif alone_s:
+            self._mixed += 1
+            self._allowed = max(_FIRST, 2 * prompt_tokens)
+            self._token_s.append(max(1e-9, (seconds - median(alone_s)) / prompt_tokens))
