@@ -131,13 +131,17 @@ class Restorer:
         found = self._tree.match(key)
         sequence = self._reclaimer.allocate_beside(Lineage.of(found.node))
         found = self._tree.match(key)  # freeing an id may have taken a part
-        node = self._tree.cut(found.node, min(found.length, reach))
+        node = found_end = self._tree.cut(found.node, min(found.length, reach))
         for child in self._steps(node, key, node.end, reach):
             assert child.parent is node
             node.children[child.key[0]] = child
             node = child
         restoring = Restoring(node)
-        self._stand(restoring, sequence)
+        runner = self._tree.runners[self._stand(restoring, sequence).sequence]
+        # What the plan counts as present stays until the restore ends: room for the rest is made elsewhere.
+        for present in self._tree.nodes_between(self._tree.root, found_end):
+            present.pins += 1
+            runner.pinned.append(present)
         self._tree.prune(found.node)  # what lies behind may have lost its holder when an id was freed
         return restoring
 
@@ -183,6 +187,7 @@ class Restorer:
     def end(self, restoring: Restoring) -> None:
         """Let what was loaded be an idle sequence's."""
         for keeper in restoring.keepers:
-            self._tree.runners.pop(keeper.sequence)
+            runner = self._tree.runners.pop(keeper.sequence)
             self._tree.settle(keeper.sequence)
+            self._tree.unpin(runner)
         restoring.keepers.clear()
