@@ -204,7 +204,7 @@ def test_arguments_that_are_no_object_are_shown_as_text_never_left_out(home: Pat
 
 def test_a_stream_opens_and_closes_each_block_in_turn(home: Path) -> None:
     script: list[GenerationEvent] = [
-        TextDelta("a", 1), TextDelta("b", 1), ToolCallDelta(0, "", "toolu_1", "f"), ToolCallDelta(0, '{"x": '),
+        TextDelta("", 1), TextDelta("a", 1), TextDelta("b", 1), ToolCallDelta(0, "", "toolu_1", "f"), ToolCallDelta(0, '{"x": '),
         ToolCallDelta(0, '"é"}'), ToolCallDelta(1, "{}", "toolu_2", "g"), TextDelta("c", 1), finished("abc", 9),
     ]  # fmt: skip
     events = events_of(post(scripted(home, script), {**HELLO, "stream": True}))

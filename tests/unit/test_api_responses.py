@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import AkashicError
-from akashic_daemon.schedule.events import GenerationInput, TextDelta
+from akashic_daemon.schedule.events import GenerationEvent, GenerationInput, TextDelta, ToolCallDelta
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from echo_service import Caller, EchoService, finished, run
 from served_app import scripted
@@ -169,6 +170,20 @@ def test_an_answer_that_was_cut_off_says_so(home: Path) -> None:
         body = events_of(caller)[-1]["response"] if stream else json.loads(caller.text)
         assert body["status"] == "incomplete"
         assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert [item["status"] for item in body["output"]] == ["incomplete"]
+
+
+def test_a_call_that_was_cut_off_is_an_incomplete_item_after_complete_ones(home: Path) -> None:
+    calls = (ToolCall("c1", "f", "{}"), ToolCall("c2", "f", '{"a'))
+    script: list[GenerationEvent] = [
+        TextDelta("", 1), ToolCallDelta(0, "{}", "c1", "f"), ToolCallDelta(1, '{"a', "c2", "f"),
+        replace(finished("", 9, "length"), tool_calls=calls),
+    ]  # fmt: skip
+    for stream in (False, True):
+        caller = post(scripted(home, script), {**HELLO, "stream": stream})
+        body = events_of(caller)[-1]["response"] if stream else json.loads(caller.text)
+        told = [(item["type"], item["arguments"], item["status"]) for item in body["output"]]
+        assert told == [("function_call", "{}", "completed"), ("function_call", '{"a', "incomplete")]
 
 
 class FailingService(EchoService):

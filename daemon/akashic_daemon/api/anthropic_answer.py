@@ -45,7 +45,8 @@ async def events(service: Service, generation: GenerationInput, *, marked: bool)
     async with aclosing(service.generate(generation)) as source:
         async for event in source:
             if isinstance(event, TextDelta):
-                yield blocks.text(event.text)
+                if event.text:
+                    yield blocks.text(event.text)
             elif isinstance(event, ToolCallDelta):
                 yield blocks.call(event)
             elif isinstance(event, Started):

@@ -52,7 +52,7 @@ class Answer:
             self._output.end()
             self._output.begin_call(ToolCallDelta(index, "", call.id, call.name))
             self._output.text += call.arguments
-        self._output.end()
+        self._output.end(_status(finished))
         return await self._complete(finished)
 
     async def events(self, generation: GenerationInput) -> AsyncIterator[bytes]:
@@ -61,7 +61,8 @@ class Answer:
             started: Started | None = None
             async for event in source:
                 if isinstance(event, TextDelta):
-                    yield self._text(event.text)
+                    if event.text:
+                        yield self._text(event.text)
                 elif isinstance(event, ToolCallDelta):
                     yield self._call(event)
                 elif isinstance(event, Started):
@@ -72,7 +73,7 @@ class Answer:
                 elif isinstance(event, Finished):
                     assert started is not None, "Started is always the first event"
                     check_complete(started, event)
-                    closing = self._end_item()
+                    closing = self._end_item(_status(event))
                     body = await self._complete(event)
                     yield closing + self._event(f"response.{body['status']}", response=body)
 
@@ -83,10 +84,10 @@ class Answer:
         return self._event("response.failed", response=body)
 
     async def _complete(self, finished: Finished) -> dict[str, Any]:
-        cut = finished.finish_reason == "length"
+        status = _status(finished)
         body = self._response(
-            "incomplete" if cut else "completed",
-            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            status,
+            incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
             usage=_usage(finished),
             akashic=akashic_block(finished),
         )
@@ -121,7 +122,7 @@ class Answer:
         output.text += delta.arguments
         return out + self._event("response.function_call_arguments.delta", **output.place(), delta=delta.arguments)
 
-    def _end_item(self) -> bytes:
+    def _end_item(self, status: str = "completed") -> bytes:
         """Close the open item, if there is one."""
         output = self._output
         if not output.is_open:
@@ -134,7 +135,7 @@ class Answer:
             done = {"name": output.name, "arguments": output.text}
             out = self._event("response.function_call_arguments.done", **output.place(), **done)
         index = output.index
-        return out + self._event("response.output_item.done", output_index=index, item=output.end())
+        return out + self._event("response.output_item.done", output_index=index, item=output.end(status))
 
     def _event(self, name: str, /, **data: Any) -> bytes:
         self._number += 1
@@ -201,18 +202,18 @@ class _Output:
         self.is_open, self.call_index, self.text = True, delta.index, ""
         self._call_id, self.name = delta.id, delta.name
 
-    def end(self) -> Item:
+    def end(self, status: str = "completed") -> Item:
         """Close the open item and return it; an empty object when none is open."""
         if not self.is_open:
             return {}
-        item = self.item("completed")
+        item = self.item(status)
         self.items.append(item)
         self.is_open, self.call_index, self.text = False, None, ""
         return item
 
     def item(self, status: str) -> Item:
         if self.call_index is None:
-            content = [_part(self.text)] if status == "completed" else []
+            content = [] if status == "in_progress" else [_part(self.text)]
             head = {"type": "message", "role": "assistant", "content": content}
         else:
             head = {"type": "function_call", "call_id": self._call_id, "name": self.name, "arguments": self.text}
@@ -225,6 +226,10 @@ class _Output:
 
     def _item_id(self) -> str:
         return f"{'msg' if self.call_index is None else 'fc'}_{self._suffix}{self.index}"
+
+
+def _status(finished: Finished) -> str:
+    return "incomplete" if finished.finish_reason == "length" else "completed"
 
 
 def _part(text: str) -> dict[str, Any]:
