@@ -16,12 +16,14 @@ from akashic_daemon.toolcalls.reader import CallDelta, CallReader
 from akashic_daemon.toolcalls.syntax import (
     COMMAND,
     DEEPSEEK,
+    DEEPSEEK_PLAIN,
     GENERIC,
     GRANITE,
     HERMES,
     LLAMA,
     MISTRAL,
     MISTRAL_NAMED,
+    NEMOTRON,
     PHI,
     TAGS,
     Shape,
@@ -29,7 +31,23 @@ from akashic_daemon.toolcalls.syntax import (
 )
 from akashic_daemon.trajectory.message import ToolCall
 
-SYNTAXES = {s.name: s for s in (HERMES, GENERIC, LLAMA, MISTRAL, MISTRAL_NAMED, TAGS, DEEPSEEK, PHI, GRANITE, COMMAND)}
+SYNTAXES = {
+    s.name: s
+    for s in (
+        DEEPSEEK_PLAIN,
+        NEMOTRON,
+        HERMES,
+        GENERIC,
+        LLAMA,
+        MISTRAL,
+        MISTRAL_NAMED,
+        TAGS,
+        DEEPSEEK,
+        PHI,
+        GRANITE,
+        COMMAND,
+    )
+}
 Told = tuple[str, tuple[tuple[str, str], ...], str | None, tuple[Call, ...], str]
 
 

@@ -13,7 +13,18 @@ from akashic_daemon.errors import BadRequest
 from akashic_daemon.toolcalls.definitions import canonical, name_of
 from akashic_daemon.toolcalls.form import answer_form
 from akashic_daemon.toolcalls.matcher import Grammar
-from akashic_daemon.toolcalls.syntax import GENERIC, HERMES, LLAMA, MISTRAL, TAGS, Syntax, syntax_of
+from akashic_daemon.toolcalls.syntax import (
+    COMMAND,
+    DEEPSEEK,
+    DEEPSEEK_PLAIN,
+    GENERIC,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    TAGS,
+    Syntax,
+    syntax_of,
+)
 from akashic_daemon.toolcalls.trigger import GrammarTrigger, Trigger
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from akashic_daemon.trajectory.template import ChatTemplate
@@ -58,7 +69,10 @@ def template(source: str) -> ChatTemplate:
         ("{{ tools }}<|tool_call|>", "granite"),
         ("{{ tools }}<|tool_call|><|/tool_call|>", "phi4"),
         ("{{ tools }}<|START_ACTION|>", "command_r"),
-        ("{{ tools }}<｜tool▁call▁begin｜>", "deepseek"),
+        ("{{ tools }}<｜tool▁call▁begin｜>function<｜tool▁sep｜>```json", "deepseek"),
+        ("<｜tool▁call▁begin｜><｜tool▁sep｜>", "deepseek_plain"),
+        ("{{ tools }}<|tool_call|>{}<|/tool_call|>", "phi4_object"),
+        ("{{ tools }}<TOOLCALL>[]</TOOLCALL>", "nemotron"),
         ("{{ tools }}<tool_call><arg_key>", "generic"),
         ("{{ tools }}<<unheard of>>", "generic"),
     ],
@@ -137,6 +151,12 @@ CALLS = {
     HERMES: '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}\n</tool_call>',
     LLAMA: '{"name": "get_weather", "parameters": {"city": "Rome", "days": 3}}',
     MISTRAL: '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}]',
+    COMMAND: '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome", "days": 3}}]'
+    "<|END_ACTION|>",
+    DEEPSEEK_PLAIN: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+    '{"city": "Rome", "days": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    DEEPSEEK: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+    '{"city": "Rome", "days": 3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     TAGS: "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome</x>\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
     "</function>\n</tool_call>",
 }
@@ -159,6 +179,12 @@ def test_the_grammar_of_calls_is_the_wrapper_around_arguments_that_conform(synta
     assert not allowed(call.replace("get_weather", "get_news"))
     assert not allowed("Rome is sunny.")
     twice = {MISTRAL: call[:-1] + ", " + call[len("[TOOL_CALLS] [") :], LLAMA: f"{call}; {call}"}
+    if syntax.outer[0]:
+        inner = call.removeprefix(syntax.outer[0]).removesuffix(syntax.outer[1])
+        twice[syntax] = f"{syntax.outer[0]}{inner}\n{inner}{syntax.outer[1]}"
+    if syntax is COMMAND:
+        element = call.split("[")[1].split("]")[0]
+        twice[syntax] = call.replace(element, f"{element}, {element}")
     both = twice.get(syntax, f"{call}\n{call}")
     assert allowed(both)
     assert not allowed(both, parallel=False)

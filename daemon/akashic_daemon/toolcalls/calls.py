@@ -83,7 +83,10 @@ def _header_pattern(syntax: Syntax) -> re.Pattern[str]:
         return re.compile(rf"\s*({_NAME}){re.escape(syntax.after_name)}\s*(?=\{{)")
     start = r"\s*\[?\s*" if syntax.shape is Shape.LIST else r"\s*"
     text = r'("(?:[^"\\]|\\.)*")'
-    return re.compile(rf'{start}\{{\s*"{syntax.name_key}"\s*:\s*{text}\s*,\s*"{syntax.arguments_key}"\s*:\s*(?=\{{)')
+    own_id = rf'(?:"{syntax.id_key}"\s*:\s*"[^"\\]*"\s*,\s*)?' if syntax.id_key else ""
+    return re.compile(
+        rf'{start}\{{\s*{own_id}"{syntax.name_key}"\s*:\s*{text}\s*,\s*"{syntax.arguments_key}"\s*:\s*(?=\{{)'
+    )
 
 
 def ends_at(text: str, syntax: Syntax, *, is_last: bool) -> int | None:

@@ -1,4 +1,4 @@
-"""Tool definitions as the model is to see them: in one order of keys, and as text where a template has no place for them.
+"""Tool definitions as the model is to see them: in one order of keys, whatever order a client sends.
 
 The keys of a JSON object mean the same in any order, but tokens don't; so each definition is put into one order before it
 is rendered. The names of a schema's properties keep theirs (a model writes arguments in that order), unless the canonical
@@ -7,11 +7,8 @@ order is asked for, which sorts them and the tools by name. Pure.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from akashic_daemon.toolcalls.syntax import Syntax
 
 _FIRST = (
     "type",
@@ -56,30 +53,6 @@ def is_strict(tool: Mapping[str, Any]) -> bool:
     """Tell if a tool asks that its schema be obeyed to the letter."""
     function = tool.get("function")
     return isinstance(function, Mapping) and function.get("strict") is True
-
-
-def as_text(tools: Sequence[Mapping[str, Any]], syntax: Syntax) -> str:
-    """Return what a system message says of the tools when the template can't."""
-    lines = [json.dumps(_function(tool), ensure_ascii=False) for tool in tools]
-    example = f'{{"{syntax.name_key}": "NAME", "{syntax.arguments_key}": {{"KEY": "VALUE"}}}}'
-    return "\n".join(
-        [
-            "# Tools",
-            "",
-            "These functions can be called; each line describes one as JSON with a schema of its arguments:",
-            "<tools>",
-            *lines,
-            "</tools>",
-            "",
-            f"To call one, write its name and arguments as a JSON object between {syntax.opening} and {syntax.closing}:",
-            f"{syntax.opening}{syntax.start}{example}{syntax.end}{syntax.closing}",
-        ]
-    )
-
-
-def _function(tool: Mapping[str, Any]) -> Any:
-    function = tool.get("function")
-    return {key: value for key, value in function.items() if key != "strict"} if isinstance(function, Mapping) else tool
 
 
 def _ordered(value: Any, by_name: bool, *, names: bool = False) -> Any:

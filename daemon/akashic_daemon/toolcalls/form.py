@@ -122,8 +122,11 @@ def _one_call(rules: Rules, schemas: SchemaGrammar, syntax: Syntax, index: int, 
     if syntax.shape is Shape.NAMED:
         return rules.add(f"{literal(name + syntax.after_name)} {arguments}")
     key = json.dumps(name, ensure_ascii=False)
+    own_id = ""
+    if syntax.id_key:
+        own_id = f'( {literal(json.dumps(syntax.id_key))} {ws} ":" {ws} "\\"" [0-9]{{1,4}} "\\"" {ws} "," {ws} )?'
     return rules.add(
-        f'"{{" {ws} {literal(json.dumps(syntax.name_key))} {ws} ":" {ws} {literal(key)} {ws} "," {ws} '
+        f'"{{" {ws} {own_id} {literal(json.dumps(syntax.name_key))} {ws} ":" {ws} {literal(key)} {ws} "," {ws} '
         f'{literal(json.dumps(syntax.arguments_key))} {ws} ":" {ws} {arguments} {ws} "}}"'
     )
 

@@ -1,10 +1,10 @@
-"""Calls of earlier messages, as a template wants them: templates differ in what they take. Pure."""
+"""Tools and calls in prompts: earlier calls in the form that a template takes, and what it has no place for as text. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,32 @@ def calls_as_text(calls: Sequence[ToolCall], syntax: Syntax) -> str:
         out = ["[" + syntax.joint.join(out) + "]"]
     if syntax.bare:
         return syntax.joint.join(out)
-    return "\n".join(f"{syntax.opening}{syntax.start}{inner}{syntax.end}{syntax.closing}" for inner in out)
+    joint = syntax.joint if syntax.outer[0] else "\n"
+    return joint.join(f"{syntax.opening}{syntax.start}{inner}{syntax.end}{syntax.closing}" for inner in out)
+
+
+def as_text(tools: Sequence[Mapping[str, Any]], syntax: Syntax) -> str:
+    """Return what a system message says of the tools when the template can't."""
+    lines = [json.dumps(_function(tool), ensure_ascii=False) for tool in tools]
+    example = calls_as_text([ToolCall("", "NAME", '{"KEY": "VALUE"}')], syntax)
+    return "\n".join(
+        [
+            "# Tools",
+            "",
+            "These functions can be called; each line describes one as JSON with a schema of its arguments:",
+            "<tools>",
+            *lines,
+            "</tools>",
+            "",
+            "To call one, write its name and its arguments as a JSON object, just like this:",
+            f"{syntax.outer[0]}{example}{syntax.outer[1]}",
+        ]
+    )
+
+
+def _function(tool: Mapping[str, Any]) -> Any:
+    function = tool.get("function")
+    return {key: value for key, value in function.items() if key != "strict"} if isinstance(function, Mapping) else tool
 
 
 def shown_id(call_id: str, syntax: Syntax) -> str:

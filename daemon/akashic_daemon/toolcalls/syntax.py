@@ -6,7 +6,7 @@ as text, and a note says so. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -31,7 +31,8 @@ class Syntax:
     bare: an answer that begins with the object is a call without the opening too. joint: stands between two calls.
     outer: marks around all calls. after_name: for NAMED, what separates the name from the arguments. start: what stands
     between the opening and the call when the model writes it as it was trained to.
-    id_chars: how long its template wants ids to be; 0 for any length. native: the template shows tool definitions itself.
+    id_chars: how long its template wants ids to be; 0 for any length. id_key: a member that may stand before the name.
+    native: the template shows tool definitions itself.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Syntax:
     after_name: str = ""
     outer: tuple[str, str] = ("", "")
     id_chars: int = 0
+    id_key: str = ""
     native: bool = True
 
     @property
@@ -73,6 +75,11 @@ DEEPSEEK = Syntax(
     joint="\n",
     outer=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
 )
+DEEPSEEK_PLAIN = replace(
+    DEEPSEEK, name="deepseek_plain", opening="<｜tool▁call▁begin｜>", after_name="<｜tool▁sep｜>", end="", joint=""
+)
+NEMOTRON = Syntax("nemotron", "<TOOLCALL>", "</TOOLCALL>", Shape.LIST, joint=", ")
+PHI_OBJECT = Syntax("phi4_object", "<|tool_call|>", "<|/tool_call|>")
 PHI = Syntax("phi4", "<|tool_call|>", "<|/tool_call|>", Shape.LIST, joint=", ")
 GRANITE = Syntax("granite", "<|tool_call|>", shape=Shape.LIST, joint=", ")
 COMMAND = Syntax(
@@ -82,6 +89,7 @@ COMMAND = Syntax(
     Shape.LIST,
     name_key="tool_name",
     arguments_key="parameters",
+    id_key="tool_call_id",
     start="\n",
     end="\n",
     joint=",\n",
@@ -90,28 +98,26 @@ COMMAND = Syntax(
 
 def syntax_of(template: str) -> Syntax:
     """Return what wrapper a chat template uses; GENERIC when it has none, or none that is known."""
-    has_tools = "tools" in template.replace("tool_calls", "")
-    if not has_tools:
+    if "<｜tool▁call▁begin｜>" in template:
+        known = DEEPSEEK if "```json" in template else DEEPSEEK_PLAIN
+        return replace(known, native="tools" in template.replace("tool_calls", ""))
+    if "tools" not in template.replace("tool_calls", ""):
         return GENERIC
     if "[TOOL_CALLS]" in template:
         known = MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
-        return _with_short_ids(known) if "9" in template and "length" in template else known
+        return replace(known, id_chars=9) if "9" in template and "length" in template else known
     if "<tool_call>" in template:
         if "<arg_key>" in template:
             return GENERIC
         return TAGS if "<function=" in template else HERMES
-    if "<｜tool▁call▁begin｜>" in template:
-        return DEEPSEEK
+    if "<TOOLCALL>" in template:
+        return NEMOTRON
     if "<|START_ACTION|>" in template:
         return COMMAND
     if "<|tool_call|>" in template:
-        return PHI if "<|/tool_call|>" in template else GRANITE
+        if "<|/tool_call|>" not in template:
+            return GRANITE
+        return PHI_OBJECT if "<|tool_call|>{" in template else PHI
     if "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template):
         return LLAMA
     return GENERIC
-
-
-def _with_short_ids(known: Syntax) -> Syntax:
-    from dataclasses import replace
-
-    return replace(known, id_chars=9)

@@ -20,10 +20,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from akashic_daemon.errors import TemplateError
 from akashic_daemon.toolcalls.calls import is_object
-from akashic_daemon.toolcalls.definitions import as_text
 from akashic_daemon.toolcalls.form import Thinking
-from akashic_daemon.toolcalls.history import Habits, calls_as_text, find_habits, shown_id
-from akashic_daemon.toolcalls.syntax import syntax_of
+from akashic_daemon.toolcalls.history import Habits, as_text, calls_as_text, find_habits, shown_id
+from akashic_daemon.toolcalls.syntax import GENERIC, syntax_of
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 
 _CACHED_SEGMENTS = 8192
@@ -83,7 +82,7 @@ class ChatTemplate:
         self.syntax = syntax_of(source)
         """In what wrapper the model writes tool calls."""
         self._source_thinks = "<think>" in source
-        self._knows_tool_calls = "tool_calls" in source and self.syntax.native
+        self._knows_tool_calls = "tool_calls" in source and self.syntax != GENERIC
         self._probed: Habits | None = None
         self._segment_texts: OrderedDict[tuple[str, str], str] = OrderedDict()
 
