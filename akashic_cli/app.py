@@ -16,6 +16,7 @@ from akashic_cli.commands import (
     daemon,
     doctor,
     explain,
+    launch,
     model,
     policy,
     serve,
@@ -65,6 +66,7 @@ app.add_typer(policy.app, name="policy")
 app.command("stats")(stats.stats)
 app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
+app.command("launch")(launch.launch)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command("completion")(completion.completion)

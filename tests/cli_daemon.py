@@ -46,6 +46,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.removed = native.RemovedSession(session="", messages_removed=3, messages_shared=1)
         self.hinted = tiers.Hinted(session="one", is_taken=True, tokens=1234)
         self.model_loaded = True
+        self.tcp: str | None = None
         self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
         self.hang_after_text = False
@@ -63,6 +64,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
             healthy=self.healthy,
             health_detail=None if self.healthy else "the step loop stands still",
             socket=self.socket_path,
+            tcp=self.tcp,
             database="db",
             engine=native.EngineStatus(model="tiny", state="ready", window_tokens=2048),
             tiers=self.report,
