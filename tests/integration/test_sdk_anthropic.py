@@ -152,6 +152,15 @@ def test_errors_are_of_the_packages_own_kinds(client: anthropic.Anthropic) -> No
         assert by_bearer.messages.create(model="fake", max_tokens=2, messages=hello).usage.output_tokens == 2
 
 
+def test_the_models_are_listed_in_the_packages_own_shape(client: anthropic.Anthropic) -> None:
+    listed = client.models.list()
+    assert "fake" in [model.id for model in listed]
+    assert not listed.has_more
+    assert client.models.retrieve("fake").display_name == "fake"
+    with pytest.raises(anthropic.NotFoundError, match="claude-9"):
+        client.models.retrieve("claude-9")
+
+
 CALLS = (
     ToolCall("toolu_1", "get_weather", '{"city": "Paris"}'),
     ToolCall("toolu_2", "get_weather", '{"city": "Rome"}'),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -21,7 +21,22 @@ from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import ToolCall
 
 logger = logging.getLogger("akashic.anthropic")
+ANTHROPIC_HEADER = "anthropic-version"
+"""Anthropic's clients send it with every request; by it they are known where both APIs have one path."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def models_page(names: Sequence[str]) -> dict[str, Any]:
+    """Return the list of models: one page."""
+    data = [model_entry(name) for name in names]
+    ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+    return {"data": data, "has_more": False, **ends}
+
+
+def model_entry(name: str) -> dict[str, Any]:
+    """Return a model as an entry of that list; when it was made, its file doesn't tell."""
+    never = "1970-01-01T00:00:00Z"
+    return {"type": "model", "id": name, "display_name": name, "created_at": never, "lifecycle": "active"}
 
 
 def failed(error: Exception) -> bytes:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.anthropic_answer import ANTHROPIC_HEADER, model_entry, models_page
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response, wire_error
 from akashic_daemon.api.ending import collect
@@ -45,7 +46,10 @@ async def _models(service: Service) -> list[dict[str, Any]]:
 
 async def list_models(request: Request) -> Response:
     """Answer with the registered models and their usable windows (null where the file doesn't tell); loads none."""
-    return json_response({"object": "list", "data": await _models(request.app.state.service)})
+    known = await _models(request.app.state.service)
+    if ANTHROPIC_HEADER in request.headers:
+        return json_response(models_page([m["id"] for m in known]))
+    return json_response({"object": "list", "data": known})
 
 
 async def get_model(request: Request) -> Response:
@@ -54,7 +58,7 @@ async def get_model(request: Request) -> Response:
     known = await _models(request.app.state.service)
     for model in known:
         if model["id"] == name:
-            return json_response(model)
+            return json_response(model_entry(name) if ANTHROPIC_HEADER in request.headers else model)
     raise NotFound(f"there is no model {name!r}", hint=f"known: {', '.join(m['id'] for m in known) or 'none'}")
 
 
