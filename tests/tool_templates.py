@@ -61,3 +61,13 @@ NO_TOOL_ROLE = (
 
 THINKING = HERMES.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 """Opens a think block in the prompt."""
+
+DEEPSEEK = (
+    "{% for m in messages %}{% if m.role == 'user' %}<｜User｜>{{ m.content }}{% elif m.role == 'system' %}{{ m.content }}"
+    "{% elif m.role == 'tool' %}<｜tool▁output▁begin｜>{{ m.content }}<｜tool▁output▁end｜>"
+    "{% elif m.tool_calls %}<｜Assistant｜>{{ m.content }}<｜tool▁calls▁begin｜>{% for call in m.tool_calls %}"
+    "<｜tool▁call▁begin｜>{{ call.function.name + '<｜tool▁sep｜>' + call.function.arguments }}<｜tool▁call▁end｜>{% endfor %}"
+    "<｜tool▁calls▁end｜><|im_end|>{% else %}<｜Assistant｜>{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
+)
+"""Shows calls, wants their arguments as text, and has no place for tools."""

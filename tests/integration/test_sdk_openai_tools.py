@@ -142,13 +142,18 @@ def rewritten(message: Any) -> Any:
     return {"role": "assistant", "content": sent.get("content"), "tool_calls": sent["tool_calls"]}
 
 
-@pytest.mark.parametrize("name", ["HERMES", "TEXT_ARGUMENTS", "NO_TOOL_ROLE", "TAGS"])
+@pytest.mark.parametrize("name", ["HERMES", "TEXT_ARGUMENTS", "NO_TOOL_ROLE", "TAGS", "DEEPSEEK", "LLAMA"])
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_call_that_comes_back_written_otherwise_costs_nothing(home: Path, name: str, restarts: bool) -> None:
-    template = getattr(tool_templates, name)
+    template = getattr(tool_templates, name).replace("<|eot_id|>", "<|im_end|>")  # what ends this engine's turns
     script = f"Well.\n{ROME}\n{SUM}"
     if name == "TAGS":
         script = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+    if name == "LLAMA":
+        script = '{"name": "get_weather", "parameters": {"city":\n "Rome"}}'
+    if name == "DEEPSEEK":
+        inner = '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city":\n "Rome"}<｜tool▁call▁end｜>'
+        script = f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
 
     async def run() -> None:
         engine = FakeEngine(kv_cells=1 << 16, window_tokens=8192, template=template)
@@ -174,7 +179,7 @@ def test_a_call_that_comes_back_written_otherwise_costs_nothing(home: Path, name
         assert second.usage.prompt_tokens_details is not None
         block = second.model_extra["akashic"]
         before = first.usage.prompt_tokens + first.usage.completion_tokens - 1  # without the end mark
-        prompt = "".join(map(chr, [t for t in engine_prompt(engine) if t < 256]))
+        prompt = bytes(t for t in engine_prompt(engine) if t < 256).decode("utf-8", "replace")
         assert script in prompt, "the sampled bytes stand in the prompt"
         if not restarts:
             assert second.usage.prompt_tokens_details.cached_tokens >= before - 1

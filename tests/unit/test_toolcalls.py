@@ -89,7 +89,7 @@ def test_arguments_reach_a_template_in_the_form_that_it_takes(source: str) -> No
     assert "\\" not in text.split("</tools>")[1]
 
 
-@pytest.mark.parametrize("name", ["HERMES", "TEXT_ARGUMENTS", "TAGS", "MISTRAL", "LLAMA", "NO_TOOL_ROLE"])
+@pytest.mark.parametrize("name", ["HERMES", "TEXT_ARGUMENTS", "TAGS", "MISTRAL", "LLAMA", "NO_TOOL_ROLE", "DEEPSEEK"])
 @pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "", "null", '{"a": NaN}', "\udcff"])
 def test_a_broken_call_in_the_history_is_shown_and_not_refused(name: str, arguments: str) -> None:
     calls = (ToolCall("call_1", "get_weather", arguments),)
@@ -105,6 +105,13 @@ def test_a_template_without_tool_results_or_system_role_gets_both_in_user_messag
     assert "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>" in rendered.text
     assert any("first user message" in note for note in rendered.notes)
     assert any("no tool results" in note for note in rendered.notes)
+
+
+def test_a_template_that_shows_calls_but_no_tools_has_them_described_in_its_own_wrapper() -> None:
+    rendered = template(tool_templates.DEEPSEEK).segments(CHAT, tools=[WEATHER])
+    assert "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{" in rendered.text.split("<｜User｜>")[0]
+    assert '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city":"Rome"}<｜tool▁call▁end｜>' in rendered.text
+    assert any("system message" in note for note in rendered.notes)
 
 
 def test_ids_have_the_length_that_the_template_wants_and_results_keep_pointing_at_their_calls() -> None:
