@@ -90,6 +90,7 @@ def report(result: Result, setup: dict[str, Any], wall_s: float) -> dict[str, An
         "resident_tokens": result.resident_tokens,
         "wall_s": round(wall_s, 3),
         "stopped": result.stopped,
+        "written_over_computed": _written_over_computed(result),
         "problems": list(dict.fromkeys(result.problems)),
         "summary": [_summary(result, name, times) for name in names],
         "runs": [_row(sample) for sample in result.samples],
@@ -127,6 +128,13 @@ def _summary(result: Result, name: str, times: dict[str, float]) -> dict[str, An
         "kv_computed_bytes": kv_bytes,
         "written_over_computed": None if moved is None else _ratio(written_bytes, kv_bytes),
     }
+
+
+def _written_over_computed(result: Result) -> float | None:
+    """Return what was written to disk for each byte of KV computed: of all, as a write may wait for a later request."""
+    kv_tokens = sum(s.kv_tokens for s in result.samples if s.scenario in result.moved)
+    written_bytes = sum(m.written_bytes for moved in result.moved.values() for m in moved)
+    return _ratio(written_bytes, kv_tokens * result.kv_bytes_per_token)
 
 
 def _back_rate(moved: list[Moved]) -> int | None:

@@ -234,6 +234,8 @@ def _show_tiers(result: dict[str, Any], plot: Path | None, *, as_json: bool) -> 
         print_json(result)
     else:
         print_table(COLUMNS, table_rows(result), right=range(1, len(COLUMNS)))
+    if result["written_over_computed"] is not None:
+        say(f"written to disk for each byte of KV that was computed: {result['written_over_computed']:.3f}")
     for problem in result["problems"]:
         say(f"warning: {problem}")
     if result["stopped"] is not None:

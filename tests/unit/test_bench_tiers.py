@@ -109,7 +109,10 @@ def test_a_scenario_is_told_by_its_median_and_compared_with_cold_and_resident() 
             Moved(ssd_bytes=9),
         ],
     )
-    cold, resident, restart = report(result, {}, 1.0)["summary"]
+    told = report(result, {}, 1.0)
+    cold, resident, restart = told["summary"]
+    # What is compared was moved too: the requests of cold and restart, not those of resident.
+    assert told["written_over_computed"] == pytest.approx(30_120 / ((3 * 1004 + 284) * 10), abs=1e-4)
     assert (cold["first_token_s"], cold["over_cold"], cold["over_resident"]) == (5.0, 1.0, 20.0)
     assert cold["written_over_computed"] == pytest.approx(30_120 / (3 * 1004 * 10), abs=1e-4)
     assert (restart["over_cold"], restart["over_resident"]) == (0.1, 2.0)
