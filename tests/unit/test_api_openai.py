@@ -96,6 +96,18 @@ def test_each_other_field_reaches_the_service(home: Path, fields: dict[str, Any]
     assert getattr(asked(home, **fields), name) == value
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_an_image_is_refused_with_the_models_name_and_its_place(home: Path, named: bool) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "what is it?"}, image]}]
+    caller, service = post(home, {"messages": messages, **({"model": "tiny"} if named else {})})
+    said = json.loads(caller.text)["error"]["message"]
+    assert caller.status == 400
+    assert ("model tiny" if named else "model smollm2") in said
+    assert "messages[0].content[1]" in said
+    assert service.requests == []
+
+
 def test_tools_of_unknown_kinds_are_left_out_and_named(home: Path) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     caller, service = post(home, {**HELLO, "tools": [{"type": "web_search"}, tool, {"type": "custom", "name": "g"}]})

@@ -17,10 +17,11 @@ from akashic_daemon.api.openai_answer import chunks, whole
 from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.stream import EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.errors import NotFound
+from akashic_daemon.errors import NotFound, Unsupported
 from akashic_daemon.protocol.openai import ChatCompletionRequest, SamplingFields
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
+from akashic_daemon.trajectory.message import Message
 from akashic_daemon.transcript.openai_messages import messages_from_openai
 
 _CLIENT_CLOSED = 499
@@ -68,7 +69,7 @@ async def chat_completions(request: Request) -> Response:
     tools, ignored = function_tools(body.tools or [])
     schema, strict = schema_of(body.response_format)
     generation = GenerationInput(
-        messages=tuple(messages_from_openai(body.messages)),
+        messages=_messages(body, request.app.state.service),
         tools=tools,
         tool_choice=choice_of(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
@@ -92,6 +93,14 @@ async def chat_completions(request: Request) -> Response:
     if ended is None:
         return Response(status_code=_CLIENT_CLOSED)
     return json_response(whole(*ended), headers=headers)
+
+
+def _messages(body: ChatCompletionRequest, service: Service) -> tuple[Message, ...]:
+    try:
+        return tuple(messages_from_openai(body.messages))
+    except Unsupported as error:
+        model = body.model or service.settings.config.model.default
+        raise Unsupported(f"asking the model {model}: {error.message}", hint=error.hint) from error
 
 
 def shared_fields(body: SamplingFields) -> dict[str, Any]:
