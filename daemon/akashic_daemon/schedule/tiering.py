@@ -325,8 +325,13 @@ class Tiering:
     # -- hints -------------------------------------------------------------------------------------------------
 
     def hint(self, session: str, key: array[int], expected_s: float) -> None:
-        """Expect a session's next turn in so many seconds: its cells are there by then, and stay a while."""
+        """Expect a session's next turn in so many seconds: its cells are there by then, and stay a while.
+
+        What only the disk has is read into RAM at once; the import waits until shortly before, for an idle moment.
+        """
         now_s = time.monotonic()
+        if self._index is not None:
+            self.look_ahead(key)
         self._hints[session] = _Hint(key, now_s + max(0.0, expected_s * 0.8 - 0.5), now_s + expected_s * 2 + 30.0)
 
     def pieces(self, key: array[int]) -> list[Piece]:
