@@ -173,11 +173,11 @@ def simulated(budget: PrefillBudget, *, alone_s: float, token_s: float, steps: i
 
 
 @pytest.mark.parametrize(("alone_s", "token_s"), [(0.020, 0.0015), (0.008, 0.0001), (0.100, 0.002)])
-def test_a_step_beside_streams_takes_at_most_twice_the_time_of_streams_alone(alone_s: float, token_s: float) -> None:
+def test_a_step_beside_streams_takes_little_more_than_twice_the_time_of_streams_alone(alone_s: float, token_s: float) -> None:
     chosen = simulated(PrefillBudget(4096), alone_s=alone_s, token_s=token_s, steps=400)
     settled = [n for n in chosen[40:] if n]
-    assert max(alone_s + n * token_s for n in settled) <= 2.0 * alone_s
-    assert min(settled) * token_s >= 0.8 * min(0.9 * alone_s, settled[0] * token_s), "the room is used"
+    assert max(alone_s + n * token_s for n in settled) <= 2.25 * alone_s
+    assert min(settled) * token_s >= 0.8 * min(1.2 * alone_s, settled[0] * token_s), "the room is used"
 
 
 def test_streams_alone_are_measured_first_and_again_now_and_then() -> None:
@@ -191,8 +191,8 @@ def test_the_budget_follows_a_machine_that_gets_slower() -> None:
     budget = PrefillBudget(256)
     fast = simulated(budget, alone_s=0.02, token_s=0.0005, steps=100)[-1]
     slow = simulated(budget, alone_s=0.02, token_s=0.002, steps=100)[-1]
-    assert fast > 30
-    assert 7 <= slow <= 10
+    assert fast > 40
+    assert 10 <= slow <= 12
 
 
 def test_a_prefill_goes_on_however_slow_its_tokens_are_and_never_faster_than_set() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-_SLOWDOWN = 1.9
-"""A step with prompt tokens may take so many times one without; the tail of real steps then stays below 2.5 times."""
+_SLOWDOWN = 2.2
+"""A step with prompt tokens may take so many times one without; the tail of real ones then stays below 2.5 times."""
 _UNNOTICED_S = 0.002
 """Nobody notices so much more, whatever a step takes."""
 _FIRST = 8
