@@ -147,6 +147,23 @@ def test_a_prompt_that_can_never_fit_is_refused_with_both_counts(home: Path) -> 
     run(home, check, kv_cells=200)
 
 
+def test_the_log_has_a_line_for_each_request_and_nothing_of_what_it_says(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(service: Service) -> None:
+        with caplog.at_level("INFO", "akashic.requests"), turns_of(service) as waited:
+            await answer(service, ask(user("my-secret"), session="mine", max_tokens=5, priority="interactive"))
+            with pytest.raises(PromptTooLong):
+                await answer(service, ask(user("my-secret" * 50), session="mine"))
+        done, refused = [r.getMessage() for r in caplog.records if r.name == "akashic.requests"]
+        assert f"request={waited[0][0].id} session=mine model=fake priority=interactive end=length" in done
+        assert "generated_tokens=5" in done
+        assert "end=prompt_too_long" in refused
+        assert "my-secret" not in caplog.text
+
+    run(home, check, kv_cells=300, end_every=NEVER)
+
+
 def assert_nothing_is_left(service: Service) -> None:
     """Look at everything that a request takes on its way."""
     loop = service._loop

@@ -173,7 +173,9 @@ def simulated(budget: PrefillBudget, *, alone_s: float, token_s: float, steps: i
 
 
 @pytest.mark.parametrize(("alone_s", "token_s"), [(0.020, 0.0015), (0.008, 0.0001), (0.100, 0.002)])
-def test_a_step_beside_streams_takes_little_more_than_twice_the_time_of_streams_alone(alone_s: float, token_s: float) -> None:
+def test_a_step_beside_streams_takes_little_more_than_twice_the_time_of_streams_alone(
+    alone_s: float, token_s: float
+) -> None:
     chosen = simulated(PrefillBudget(4096), alone_s=alone_s, token_s=token_s, steps=400)
     settled = [n for n in chosen[40:] if n]
     assert max(alone_s + n * token_s for n in settled) <= 2.25 * alone_s

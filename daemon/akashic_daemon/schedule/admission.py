@@ -17,6 +17,7 @@ from akashic_daemon.schedule.batch_limit import BatchLimit
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Started
 from akashic_daemon.schedule.fair_queue import FairQueue
+from akashic_daemon.schedule.report import log_end
 from akashic_daemon.schedule.request import Request, State
 from akashic_daemon.schedule.tiering import Tiering
 
@@ -55,33 +56,39 @@ class Admission:
     def enqueue(self, request: Request) -> None:
         """Let a request wait for its turn, or refuse it."""
         engine, index = self._engine, self._index
-        if engine is None or index is None:
-            request.emit(EngineError("no model is loaded", hint="`akashic model list`"))
+        refusal = self._refusal(request, engine)
+        if refusal is not None:
+            request.emit(refusal)
+            log_end(request, refusal.code)
             return
-        visible = min(r.visible_tokens for r in request.routes)
+        assert index is not None
+        self._counters.requests_total += 1
+        self.waiting.add(request)
+        if self.waiting.head is request:
+            self.blocked = False  # what blocked the queue was another's need
+        self._tiering.forget_hint(request.session)
+        if len(self.waiting) > 1 or self.blocked:
+            self._tiering.look_ahead(index.ops.key(request.routes[0].path))
+
+    def _refusal(self, request: Request, engine: Engine | None) -> AkashicError | None:
+        """Say why a request can't wait here, with the counts; None when it can."""
+        if engine is None:
+            return EngineError("no model is loaded", hint="`akashic model list`")
         waiting, most = len(self.waiting), self._settings.max_queued
-        of_session, most_of_session = self.waiting.count_of(request), max(_LEAST_SHARE, most // 2)
         if waiting >= most:
             lacking = f"{waiting} requests are waiting already, of at most {most}"
-            request.emit(Overloaded(lacking, hint="try again, or raise schedule.max_queued"))
-        elif of_session >= most_of_session:
-            lacking = f"{of_session} requests of session {request.session!r} are waiting already, half of the queue"
-            request.emit(Overloaded(lacking, hint="wait for their answers, or raise schedule.max_queued"))
-        elif visible + 1 > (cells := engine.capabilities.kv_cells):
-            lacking = f"the prompt needs {visible} KV cells and one for the answer; the engine has {cells} in all"
-            request.emit(
-                PromptTooLong(
-                    lacking, hint="shorten it, or raise cache.kv_tokens", n_prompt_tokens=visible, n_ctx=cells
-                )
+            return Overloaded(lacking, hint="try again, or raise schedule.max_queued")
+        if (of_session := self.waiting.count_of(request)) >= max(_LEAST_SHARE, most // 2):
+            lacking = (
+                f"{of_session} requests of session {request.session!r} are waiting already, its share of the queue"
             )
-        else:
-            self._counters.requests_total += 1
-            self.waiting.add(request)
-            if self.waiting.head is request:
-                self.blocked = False  # what blocked the queue was another's need
-            self._tiering.forget_hint(request.session)
-            if len(self.waiting) > 1 or self.blocked:
-                self._tiering.look_ahead(index.ops.key(request.routes[0].path))
+            return Overloaded(lacking, hint="wait for their answers, or raise schedule.max_queued")
+        visible, cells = min(r.visible_tokens for r in request.routes), engine.capabilities.kv_cells
+        if visible + 1 > cells:
+            lacking = f"the prompt needs {visible} KV cells and one for the answer; the engine has {cells} in all"
+            hint = "shorten it, or raise cache.kv_tokens"
+            return PromptTooLong(lacking, hint=hint, n_prompt_tokens=visible, n_ctx=cells)
+        return None
 
     def admit(self, running: list[Request]) -> None:
         """Let as many run as there is room for, the sessions in turn."""

@@ -30,7 +30,7 @@ from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
 from akashic_daemon.schedule.fair_queue import WEIGHTS
 from akashic_daemon.schedule.prefill_budget import PrefillBudget
-from akashic_daemon.schedule.report import activity, fill_status
+from akashic_daemon.schedule.report import activity, fill_status, log_end
 from akashic_daemon.schedule.request import Request, State
 from akashic_daemon.schedule.tiering import Tiering, TierSettings
 from akashic_daemon.tiers.mover import Mover
@@ -478,8 +478,10 @@ class StepLoop:
             request.emit(event)
         self._release(request)
         request.emit(request.end(reason, time.monotonic()))
+        log_end(request, reason)
 
     def _end_badly(self, request: Request, error: AkashicError) -> None:
         self._counters.requests_failed_total += 1
         self._release(request)
         request.emit(error)
+        log_end(request, error.code)

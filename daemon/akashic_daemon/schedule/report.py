@@ -1,7 +1,11 @@
-"""What the step loop tells of itself: how full the engine is, and what runs and waits. Racy reads, good enough for people."""
+"""What the step loop tells of itself: how full the engine is, what runs and waits, and a line in the log for each request.
+
+Racy reads, good enough for people. The log names requests and counts tokens; what they say never stands in it.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 
@@ -9,6 +13,8 @@ from akashic_daemon.cache.index import RadixIndex
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.protocol.native import EngineStatus, SessionActivity
 from akashic_daemon.schedule.request import Request, State
+
+logger = logging.getLogger("akashic.requests")
 
 
 def fill_status(status: EngineStatus, engine: Engine, index: RadixIndex) -> None:
@@ -36,3 +42,15 @@ def activity(requests: Iterable[Request]) -> list[SessionActivity]:
         )
         for r in requests
     ]
+
+
+def log_end(request: Request, how: str) -> None:
+    """Write a request's line: `how` it ended, and what it cost, as name=value."""
+    reuse, timing = request.reuse, request.timing
+    logger.info(
+        "request=%s session=%s model=%s priority=%s end=%s prompt_tokens=%d reused_tokens=%d computed_tokens=%d "
+        "generated_tokens=%d queued_ms=%d first_token_ms=%d total_ms=%d",
+        request.id, request.session or "-", request.model, request.priority, how, request.prompt_tokens,
+        reuse.reused_tokens, reuse.computed_tokens, len(request.generated), timing.queued_s * 1000,
+        timing.first_token_s * 1000, (time.monotonic() - request.created_s) * 1000,
+    )  # fmt: skip
