@@ -26,6 +26,8 @@ class NewTurn:
     length_tokens: int = 0
     terms: tuple[str, ...] = ()
     """Index terms in the order of the text, repeats kept."""
+    traits: int = 0
+    """Bits that mean something to the index only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,10 @@ class IndexRow:
     previous_id: int | None
     chunk_id: int | None
     source_id: int
+    speaker: str
     event_at_s: float | None
     length_tokens: int
+    traits: int
     term_ids: bytes
     vector: bytes | None
 

@@ -35,6 +35,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             text TEXT NOT NULL,
             event_at_s REAL,
             length_tokens INTEGER NOT NULL,
+            traits INTEGER NOT NULL,
             added_at_s REAL NOT NULL,
             UNIQUE (namespace_id, digest)
         )""",
@@ -66,6 +67,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             embedder TEXT NOT NULL,
             body BLOB NOT NULL
         )""",
+        # How many turns have each of the embedder's tokens, as its owner writes it; and when all vectors were last made.
+        """CREATE TABLE embedder_states (
+            namespace_id INTEGER NOT NULL REFERENCES namespaces(id) ON DELETE CASCADE,
+            embedder TEXT NOT NULL,
+            turn_count INTEGER NOT NULL,
+            body BLOB NOT NULL,
+            PRIMARY KEY (namespace_id, embedder)
+        ) WITHOUT ROWID""",
         """CREATE TABLE chunk_versions (
             chunk_id INTEGER NOT NULL REFERENCES chunks(id) ON DELETE CASCADE,
             version INTEGER NOT NULL,

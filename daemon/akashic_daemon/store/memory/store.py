@@ -100,6 +100,11 @@ class MemoryStore:
             rows = c.execute("SELECT term, id, document_count FROM terms WHERE namespace_id = ?", (space,))
             return {term: (row_id, count) for term, row_id, count in rows}
 
+    def term_ids(self, namespace: str, terms: Sequence[str]) -> dict[str, int]:
+        """Return the ids of those terms that the namespace has."""
+        with self._database.reading() as c:
+            return turns.lookup_terms(c, turns.namespace_id(c, namespace), terms)
+
     def index_rows(self, namespace: str, embedder: str, *, after_id: int = 0) -> list[IndexRow]:
         """Return what an index needs of the turns after one, in the order of their ids."""
         with self._database.reading() as c:
@@ -113,6 +118,25 @@ class MemoryStore:
                 "ON CONFLICT (turn_id) DO UPDATE SET embedder = excluded.embedder, body = excluded.body",
                 [(embedder, body, turn_id) for turn_id, body in vectors],
             )
+
+    def put_embedder_state(self, namespace: str, embedder: str, turn_count: int, body: bytes) -> None:
+        """Keep what an embedder knows of a namespace, in its owner's form, in place of what was kept before."""
+        with self._database.transaction() as c:
+            c.execute(
+                "INSERT INTO embedder_states (namespace_id, embedder, turn_count, body) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (namespace_id, embedder) DO UPDATE SET turn_count = excluded.turn_count, "
+                "body = excluded.body",
+                (turns.namespace_id(c, namespace), embedder, turn_count, body),
+            )
+
+    def embedder_state(self, namespace: str, embedder: str) -> tuple[int, bytes] | None:
+        """Return what was kept for an embedder: a count of turns, and the body; None when nothing was."""
+        with self._database.reading() as c:
+            row = c.execute(
+                "SELECT turn_count, body FROM embedder_states WHERE namespace_id = ? AND embedder = ?",
+                (turns.namespace_id(c, namespace), embedder),
+            ).fetchone()
+            return None if row is None else (int(row[0]), bytes(row[1]))
 
     def open_chunk(self, namespace: str) -> Chunk:
         """Return the chunk that takes a namespace's turns now; one is made when there is none."""

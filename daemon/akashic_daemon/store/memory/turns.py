@@ -49,8 +49,19 @@ def add(c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn]
         if row is None:
             row = c.execute(
                 "INSERT INTO turns (namespace_id, digest, source_id, previous_id, speaker, text, event_at_s, "
-                "length_tokens, added_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
-                (space, digest, source_id, previous, speaker, text, turn.event_at_s, turn.length_tokens, at_s),
+                "length_tokens, traits, added_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                (
+                    space,
+                    digest,
+                    source_id,
+                    previous,
+                    speaker,
+                    text,
+                    turn.event_at_s,
+                    turn.length_tokens,
+                    turn.traits,
+                    at_s,
+                ),
             ).fetchone()
             own = array("I", [term_ids[term] for term in turn.terms])
             c.execute("INSERT INTO turn_terms (turn_id, term_ids) VALUES (?, ?)", (row[0], own.tobytes()))
@@ -146,7 +157,7 @@ def sources(c: sqlite3.Connection, turn_id: int) -> list[Source]:
 def index_rows(c: sqlite3.Connection, space: int, embedder: str, after_id: int) -> Iterator[IndexRow]:
     """Yield what an index needs of the turns after one, in the order of their ids."""
     rows = c.execute(
-        "SELECT t.id, t.previous_id, t.chunk_id, t.source_id, t.event_at_s, t.length_tokens, w.term_ids, v.body "
+        "SELECT t.id, t.previous_id, t.chunk_id, t.source_id, t.speaker, t.event_at_s, t.length_tokens, t.traits, w.term_ids, v.body "
         "FROM turns t JOIN turn_terms w ON w.turn_id = t.id "
         "LEFT JOIN turn_vectors v ON v.turn_id = t.id AND v.embedder = ? "
         "WHERE t.namespace_id = ? AND t.id > ? ORDER BY t.id",

@@ -1,0 +1,183 @@
+"""One namespace's turns as arrays: what a search reads, about 900 bytes a turn. Rows are in the order of turn ids.
+
+Vectors are kept twice: the first dimensions in float32, for one quick pass over all, and whole in float16, for the few
+that are looked at closely. Knows no texts; the store is the truth, and an index is made anew from it at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from akashic_daemon.memory.embedder import Vectors, shortened
+from akashic_daemon.memory.postings import Postings
+from akashic_daemon.store.memory.rows import IndexRow
+
+SKETCH_DIMENSIONS = 64
+NOBODY = -1
+"""Row number that stands for no turn."""
+
+_Number = TypeVar("_Number", bound=np.generic)
+_GROWTH = 1.25
+_FIRST_ROWS = 64
+
+
+class NamespaceIndex:
+    """Arrays over the rows; all but `vectors` are read only outside."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.postings = Postings()
+        self._dimensions = dimensions
+        self._size = 0
+        self._columns: dict[str, NDArray[Any]] = {
+            "turn_ids": np.empty(0, np.int64),
+            "previous": np.empty(0, np.int32),
+            "next": np.empty(0, np.int32),
+            "source": np.empty(0, np.int32),
+            "speaker": np.empty(0, np.int32),
+            "event_at_s": np.empty(0, np.float64),
+            "length_tokens": np.empty(0, np.int32),
+            "length_terms": np.empty(0, np.int32),
+            "traits": np.empty(0, np.uint8),
+            "vectors": np.empty((0, dimensions), np.float16),
+            "sketch": np.empty((0, min(dimensions, SKETCH_DIMENSIONS)), np.float32),
+        }
+        self.speakers: dict[str, int] = {}
+        self._sources: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def size_bytes(self) -> int:
+        """What the arrays take."""
+        return sum(column.nbytes for column in self._columns.values()) + self.postings.size_bytes
+
+    @property
+    def source_count(self) -> int:
+        """How many sources the turns are from."""
+        return len(self._sources)
+
+    @property
+    def last_turn_id(self) -> int:
+        """The newest turn's id; 0 when there is none."""
+        return int(self.turn_ids[-1]) if self._size else 0
+
+    @property
+    def turn_ids(self) -> NDArray[np.int64]:
+        """Each row's turn."""
+        return self._column("turn_ids", np.int64)
+
+    @property
+    def previous(self) -> NDArray[np.int32]:
+        """The row said before, in the same source; NOBODY when there is none."""
+        return self._column("previous", np.int32)
+
+    @property
+    def next(self) -> NDArray[np.int32]:
+        """The row said after, in the same source; NOBODY when there is none."""
+        return self._column("next", np.int32)
+
+    @property
+    def source(self) -> NDArray[np.int32]:
+        """Each row's source, numbered from 0."""
+        return self._column("source", np.int32)
+
+    @property
+    def speaker(self) -> NDArray[np.int32]:
+        """Each row's speaker, as `speakers` numbers them."""
+        return self._column("speaker", np.int32)
+
+    @property
+    def event_at_s(self) -> NDArray[np.float64]:
+        """When it was said; NaN when unknown."""
+        return self._column("event_at_s", np.float64)
+
+    @property
+    def length_tokens(self) -> NDArray[np.int32]:
+        """Each row's length."""
+        return self._column("length_tokens", np.int32)
+
+    @property
+    def length_terms(self) -> NDArray[np.int32]:
+        """How many terms a row has, repeats counted."""
+        return self._column("length_terms", np.int32)
+
+    @property
+    def traits(self) -> NDArray[np.uint8]:
+        """Bits of `akashic_daemon.memory.traits`."""
+        return self._column("traits", np.uint8)
+
+    @property
+    def vectors(self) -> NDArray[np.float16]:
+        """Each row's vector of length 1."""
+        return self._column("vectors", np.float16)
+
+    @property
+    def sketch(self) -> NDArray[np.float32]:
+        """The first dimensions of the vectors, at length 1."""
+        return self._column("sketch", np.float32)
+
+    def rows_of(self, turn_ids: Sequence[int]) -> NDArray[np.int32]:
+        """Return the rows of turns; those it doesn't have are left out."""
+        wanted = np.array(turn_ids, np.int64)
+        at = np.searchsorted(self.turn_ids, wanted)
+        there = at < self._size
+        there[there] = self.turn_ids[at[there]] == wanted[there]
+        return at[there].astype(np.int32)
+
+    def append(self, rows: Sequence[IndexRow], vectors: Vectors) -> None:
+        """Add turns, in the order of their ids, with their vectors (rows, dimensions)."""
+        first, count = self._size, len(rows)
+        if not count:
+            return
+        self._reserve(first + count)
+        self._size += count
+        new = slice(first, self._size)
+        self.turn_ids[new] = [row.turn_id for row in rows]
+        self.source[new] = [self._sources.setdefault(row.source_id, len(self._sources)) for row in rows]
+        self.speaker[new] = [self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows]
+        self.event_at_s[new] = [np.nan if row.event_at_s is None else row.event_at_s for row in rows]
+        self.length_tokens[new] = [row.length_tokens for row in rows]
+        self.traits[new] = [row.traits & 0xFF for row in rows]
+        terms = [np.frombuffer(row.term_ids, "<u4") for row in rows]
+        sizes = [len(own) for own in terms]
+        self.length_terms[new] = sizes
+        self.postings.add(np.repeat(np.arange(first, self._size, dtype=np.int32), sizes), np.concatenate(terms))
+        self._join(rows, first)
+        self.put_vectors(first, vectors)
+
+    def put_vectors(self, first: int, vectors: Vectors) -> None:
+        """Set the vectors of rows from one on."""
+        place = slice(first, first + len(vectors))
+        self.vectors[place] = vectors
+        self.sketch[place] = shortened(vectors, self.sketch.shape[1])
+
+    def _join(self, rows: Sequence[IndexRow], first: int) -> None:
+        """Let the new rows know what was said before and after them."""
+        self.previous[first:] = NOBODY
+        self.next[first:] = NOBODY
+        before = np.array([row.previous_id or 0 for row in rows], np.int64)
+        at = np.searchsorted(self.turn_ids, before)
+        own = np.arange(first, self._size, dtype=np.int32)
+        there = (at < own) & (self.turn_ids[np.minimum(at, self._size - 1)] == before)
+        self.previous[own[there]] = at[there]
+        self.next[at[there]] = own[there]
+
+    def _column(self, name: str, kind: type[_Number]) -> NDArray[_Number]:
+        column = self._columns[name][: self._size]
+        assert column.dtype == kind
+        return column
+
+    def _reserve(self, size: int) -> None:
+        have = len(self._columns["turn_ids"])
+        if size <= have:
+            return
+        rows = max(size, int(have * _GROWTH), _FIRST_ROWS)
+        for name, column in self._columns.items():
+            larger = np.empty((rows, *column.shape[1:]), column.dtype)
+            larger[: self._size] = column[: self._size]
+            self._columns[name] = larger

@@ -1,0 +1,198 @@
+"""Long-term memory as an object: turns go in, spans that fit a question come out. Used on the memory store's thread.
+
+The store is the truth. Indexes are read from it when a namespace is first used, and follow it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from akashic_daemon.errors import NotFound
+from akashic_daemon.memory import scoring, traits, words
+from akashic_daemon.memory.embedder import Embedder
+from akashic_daemon.memory.index import NamespaceIndex
+from akashic_daemon.memory.meaning import TokenWeights
+from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn
+from akashic_daemon.store.memory.store import MemoryStore
+
+CLOSE_LOOKS = 256
+"""So many of the best by words, and by meaning, are looked at closely."""
+
+_EMBED_BATCH = 1024
+_NAME = re.compile(r"[^\W\d_]{3,}")
+_FIRST_PERSON = re.compile(r"\b(I|my|me|mine)\b")
+_LOOKED_AT = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message to remember. `reference` names it in its source."""
+
+    speaker: str
+    text: str
+    reference: str
+    event_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A turn that fits a question, how well, and what of that comes from each feature (`scoring.FEATURES`)."""
+
+    turn: Turn
+    score: float
+    parts: dict[str, float]
+
+
+class Memory:
+    """All namespaces of a store."""
+
+    def __init__(self, store: MemoryStore, embedder: Embedder) -> None:
+        self.store = store
+        self._embedder = embedder
+        self._indexes: dict[str, NamespaceIndex] = {}
+        self._weights: dict[str, TokenWeights] = {}
+
+    def add(self, namespace: str, source: str, said: Sequence[Said]) -> Added:
+        """Remember messages of one source in the order they were said. Adding them again changes nothing."""
+        added = self.store.add_turns(namespace, source, [_new_turn(message) for message in said])
+        if added.new_ids:
+            self._follow(namespace)
+        return added
+
+    def search(self, namespaces: Sequence[str], question: str, *, limit: int = 20) -> list[Span]:
+        """Return the turns that fit a question best, of all the namespaces, the best first."""
+        found: list[tuple[float, int, dict[str, float]]] = []
+        for namespace in namespaces:
+            found += self._ranked(namespace, question, limit)
+        found.sort(key=lambda hit: (-hit[0], hit[1]))
+        turns = self.store.turns([turn_id for _, turn_id, _ in found[:limit]])
+        return [Span(turns[turn_id], score, parts) for score, turn_id, parts in found[:limit] if turn_id in turns]
+
+    def search_within(self, namespaces: Sequence[str], question: str, budget_tokens: int) -> list[Span]:
+        """Return the best turns that together fit a budget; what doesn't fit is passed over."""
+        left = budget_tokens
+        chosen = []
+        for span in self.search(namespaces, question, limit=CLOSE_LOOKS):
+            if span.turn.length_tokens <= left:
+                chosen.append(span)
+                left -= span.turn.length_tokens
+        return chosen
+
+    def forget(self, turn_ids: Iterable[int]) -> Forgotten:
+        """Remove turns with all that was derived from them, from the store and from every index."""
+        ids = list(turn_ids)
+        touched = {turn.namespace for turn in self.store.turns(ids).values()}
+        try:
+            return self.store.forget(ids)
+        finally:
+            for namespace in touched:
+                self._indexes.pop(namespace, None)
+                self._weights.pop(namespace, None)
+
+    def index(self, namespace: str) -> NamespaceIndex:
+        """Return a namespace's index, up to date with the store. Raises NotFound."""
+        if namespace not in self._indexes:
+            self._follow(namespace)
+        return self._indexes[namespace]
+
+    def query(self, namespace: str, question: str) -> scoring.Query:
+        """Return a question as the namespace's index sees it."""
+        index = self.index(namespace)
+        wanted = list(dict.fromkeys(words.terms(question)))
+        known = self.store.term_ids(namespace, wanted)
+        (vector,) = self._weights[namespace].embed(self._embedder.token_ids([question]))
+        return scoring.Query(
+            tuple(known.values()),
+            len(wanted) - len(known),
+            vector,
+            _named(question, index.speakers),
+            traits.asks_when(question),
+        )
+
+    def _ranked(self, namespace: str, question: str, limit: int) -> list[tuple[float, int, dict[str, float]]]:
+        try:
+            index = self.index(namespace)
+        except NotFound:
+            return []
+        query = self.query(namespace, question)
+        by_words = scoring.score_words(index, query)
+        rows = scoring.candidates(index, by_words, scoring.score_sketches(index, query), max(CLOSE_LOOKS, limit))
+        parts = scoring.features(index, query, by_words, rows) * scoring.WEIGHTS
+        scores = parts.sum(axis=1)
+        best = np.argsort(-scores, kind="stable")[:limit]
+        return [
+            (
+                float(scores[i]),
+                int(index.turn_ids[rows[i]]),
+                {name: float(part) for name, part in zip(scoring.FEATURES, parts[i], strict=True)},
+            )
+            for i in best
+        ]
+
+    def _follow(self, namespace: str) -> None:
+        """Bring the index up to date; embed what has no vector yet, and everything when the weights are stale."""
+        name = self._embedder.name
+        index = self._indexes.setdefault(namespace, NamespaceIndex(self._embedder.dimensions))
+        if namespace not in self._weights:
+            self._weights[namespace] = TokenWeights(self._embedder, self.store.embedder_state(namespace, name))
+        weights = self._weights[namespace]
+        rows = self.store.index_rows(namespace, name, after_id=index.last_turn_id)
+        for start in range(0, len(rows), _EMBED_BATCH):
+            batch = rows[start : start + _EMBED_BATCH]
+            missing = [row.turn_id for row in batch if row.vector is None]
+            if missing:
+                made = self._embed(weights, missing, are_new=True)
+                bodies = dict(zip(missing, (body.astype("<f2").tobytes() for body in made), strict=True))
+                self.store.put_vectors(name, bodies.items())
+                batch = [replace(row, vector=bodies.get(row.turn_id, row.vector)) for row in batch]
+            vectors = np.stack([np.frombuffer(row.vector or b"", "<f2") for row in batch]).astype(np.float32)
+            index.append(batch, vectors)
+        if rows:
+            if weights.is_stale:
+                self._embed_anew(namespace, index, weights)
+            self.store.put_embedder_state(namespace, name, weights.embedded_turns, weights.body)
+
+    def _embed(self, weights: TokenWeights, turn_ids: Sequence[int], *, are_new: bool) -> scoring.Scores:
+        turns = self.store.turns(turn_ids)
+        tokens = self._embedder.token_ids([turns[turn_id].text[:_LOOKED_AT] for turn_id in turn_ids])
+        if are_new:
+            weights.count(tokens)
+        return weights.embed(tokens)
+
+    def _embed_anew(self, namespace: str, index: NamespaceIndex, weights: TokenWeights) -> None:
+        for start in range(0, len(index), _EMBED_BATCH):
+            ids = index.turn_ids[start : start + _EMBED_BATCH].tolist()
+            vectors = self._embed(weights, ids, are_new=False)
+            index.put_vectors(start, vectors)
+            bodies = [vector.astype("<f2").tobytes() for vector in vectors]
+            self.store.put_vectors(self._embedder.name, zip(ids, bodies, strict=True))
+        weights.embedded_turns = len(index)
+
+
+def _new_turn(said: Said) -> NewTurn:
+    tokens = max(1, len(said.text.encode("utf-8", "surrogatepass")) // 4)
+    terms = tuple(words.terms(said.text[:_LOOKED_AT]))
+    return NewTurn(said.speaker, said.text, said.reference, said.event_at_s, tokens, terms, traits.of(said.text))
+
+
+def _named(question: str, speakers: dict[str, int]) -> frozenset[int]:
+    """Return whom a question names, by a name or its beginning; "I" is the user. Several are as good as none."""
+    asked = {word.casefold() for word in _NAME.findall(question)}
+    found = {
+        number
+        for name, number in speakers.items()
+        if any(
+            part == word or (len(word) < len(part) and part.startswith(word)) for part in _parts(name) for word in asked
+        )
+    }
+    if not found and "user" in speakers and _FIRST_PERSON.search(question):
+        found = {speakers["user"]}
+    return frozenset(found if len(found) == 1 else ())
+
+
+def _parts(name: str) -> list[str]:
+    return [part.casefold() for part in _NAME.findall(name)]

@@ -1,0 +1,72 @@
+"""Which turns have a term, and how often: an inverted index in arrays, about five bytes an entry.
+
+New entries stand in a short unsorted tail until they are merged, so that adding a turn costs little.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LONGEST_TAIL = 1 << 16
+_MOST_COUNT = 255
+
+Rows = NDArray[np.int32]
+Counts = NDArray[np.uint8]
+
+
+class Postings:
+    """Entries (term, row, count), found by term."""
+
+    def __init__(self) -> None:
+        self._terms = np.empty(0, np.uint32)
+        self._ends = np.zeros(1, np.int64)
+        self._rows: Rows = np.empty(0, np.int32)
+        self._counts: Counts = np.empty(0, np.uint8)
+        self._tail: list[tuple[NDArray[np.uint32], Rows, Counts]] = []
+        self._tail_size = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the arrays take."""
+        whole = self._terms.nbytes + self._ends.nbytes + self._rows.nbytes + self._counts.nbytes
+        return whole + sum(t.nbytes + r.nbytes + c.nbytes for t, r, c in self._tail)
+
+    def add(self, row_of: Rows, terms: NDArray[np.uint32]) -> None:
+        """Add the terms of new rows, repeats kept; row_of says whose each is. No row may come twice."""
+        keys = row_of.astype(np.uint64) << np.uint64(32) | terms
+        found, counts = np.unique(keys, return_counts=True)
+        rows = (found >> np.uint64(32)).astype(np.int32)
+        entry = (found.astype(np.uint32), rows, np.minimum(counts, _MOST_COUNT).astype(np.uint8))
+        self._tail.append(entry)
+        self._tail_size += len(found)
+        if self._tail_size > max(_LONGEST_TAIL, len(self._rows) // 8):
+            self._merge()
+
+    def of(self, term: int) -> tuple[Rows, Counts]:
+        """Return the rows that have a term, each once, and how often."""
+        if len(self._tail) > 1:
+            self._tail = [self._joined()]
+        at = int(np.searchsorted(self._terms, term))
+        rows, counts = self._rows[:0], self._counts[:0]
+        if at < len(self._terms) and self._terms[at] == term:
+            place = slice(self._ends[at], self._ends[at + 1])
+            rows, counts = self._rows[place], self._counts[place]
+        for terms, late_rows, late_counts in self._tail:
+            own = terms == np.uint32(term)
+            rows, counts = np.concatenate([rows, late_rows[own]]), np.concatenate([counts, late_counts[own]])
+        return rows, counts
+
+    def _joined(self) -> tuple[NDArray[np.uint32], Rows, Counts]:
+        terms, rows, counts = zip(*self._tail, strict=True)
+        return np.concatenate(terms), np.concatenate(rows), np.concatenate(counts)
+
+    def _merge(self) -> None:
+        terms, rows, counts = self._joined()
+        whole = np.concatenate([np.repeat(self._terms, np.diff(self._ends)), terms])
+        order = np.argsort(whole, kind="stable")
+        self._rows = np.concatenate([self._rows, rows])[order]
+        self._counts = np.concatenate([self._counts, counts])[order]
+        self._terms, starts = np.unique(whole[order], return_index=True)
+        self._ends = np.append(starts, len(order)).astype(np.int64)
+        self._tail, self._tail_size = [], 0
