@@ -11,10 +11,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from pydantic import ValidationError
 
+from akashic_daemon.api.fields import extension_fields
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import PromptTooLong
-from akashic_daemon.schedule.events import Started
+from akashic_daemon.protocol.openai import ChatCompletionRequest
+from akashic_daemon.schedule.events import GenerationInput, Started
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.service import Service
 from fake_service import NEVER, answer, ask, fresh_answer, running_service, user
@@ -145,6 +148,52 @@ def test_a_prompt_that_can_never_fit_is_refused_with_both_counts(home: Path) -> 
         assert refused.value.details["n_prompt_tokens"] > 300
 
     run(home, check, kv_cells=200)
+
+
+@pytest.mark.parametrize("phase", ["waits", "prefill", "decode"])
+def test_a_cancelled_request_is_gone_after_one_step_wherever_it_stands(home: Path, phase: str) -> None:
+    async def check(service: Service) -> None:
+        loop, text = service._loop, "c" * (200 if phase == "prefill" else 20)
+        ended: list[int] = []
+        with turns_of(service):
+            others = [asyncio.ensure_future(answer(service, ask(user(f"{n}"), max_tokens=80))) for n in range(4)]
+            while len(loop._running) < (3 if phase != "waits" else RUNNING):
+                await asyncio.sleep(0)
+            if phase != "waits":
+                others.pop().cancel()
+            mine = asyncio.ensure_future(answer(service, ask(user(text), session="mine", max_tokens=200)))
+            while not (found := [r for r in loop._all() if r.session == "mine"]):
+                await asyncio.sleep(0)
+            job, emit = found[0], found[0].emit
+
+            def heard(event: Any) -> None:
+                ended.append(loop._step_number)
+                emit(event)
+
+            job.emit = heard
+            while phase != "waits" and job.state != phase:
+                await asyncio.sleep(0)
+            mine.cancel()
+            while not job.cancelled:
+                await asyncio.sleep(0)
+            cancelled, computed = loop._step_number, len(job.generated)
+            await asyncio.wait({mine})
+            assert job.finish_reason == "cancelled"
+            assert ended[-1] - cancelled <= 1
+            assert len(job.generated) - computed <= 1
+            await asyncio.gather(*others, return_exceptions=True)
+
+    run(home, check, flags={**FEW, "schedule.prefill_tokens": 16, "schedule.prefill_tokens_busy": 8}, end_every=NEVER)
+
+
+def test_a_request_says_its_priority_in_our_own_part_of_it() -> None:
+    def sent(priority: str) -> GenerationInput:
+        body = {"messages": [{"role": "user", "content": "x"}], "akashic": {"priority": priority}}
+        return GenerationInput(text="x", **extension_fields(ChatCompletionRequest.model_validate(body).akashic))
+
+    assert sent("background").priority == "background"
+    with pytest.raises(ValidationError, match="interactive"):
+        sent("urgent")
 
 
 def test_the_log_has_a_line_for_each_request_and_nothing_of_what_it_says(
