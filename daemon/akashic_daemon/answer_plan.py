@@ -13,6 +13,7 @@ from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.form import AnswerForm, Thinking, answer_form
+from akashic_daemon.toolcalls.matcher import grammar_of
 from akashic_daemon.toolcalls.reader import CallReader
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
 from akashic_daemon.trajectory.prompt import PromptBuilder, Says
@@ -74,7 +75,7 @@ def _form(
     syntax: Syntax, tools: str, choice: str, parallel: bool, schema: str, strict: bool, thinking: Thinking
 ) -> AnswerForm:
     """Return a form; an agent sends the same tools with each request, and their grammar costs more than anything else here."""
-    return answer_form(
+    form = answer_form(
         syntax,
         json.loads(tools),
         tool_choice=choice,
@@ -83,6 +84,15 @@ def _form(
         strict_schema=strict,
         thinking=thinking,
     )
+    try:
+        if form.grammar is not None:
+            grammar_of(form.grammar)
+    except ValueError as error:
+        raise BadRequest(
+            "making a grammar of the request's schemas: one of them contains itself without end",
+            hint="let a $ref that leads back stand within properties or items",
+        ) from error
+    return form
 
 
 def control_marks(engine: Engine, syntax: Syntax) -> dict[int, bytes]:

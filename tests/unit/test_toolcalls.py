@@ -314,3 +314,10 @@ def test_a_trigger_of_the_start_is_none_later() -> None:
 def test_forbidden_calls_are_kept_from_being_begun() -> None:
     assert answer_form(GENERIC, [WEATHER], tool_choice="none").banned == ("<tool_call>",)
     assert answer_form(GENERIC, [], tool_choice="none").banned == ()
+
+
+def test_a_grammar_that_begins_with_itself_or_lacks_a_rule_is_refused() -> None:
+    for broken in ('root ::= root "a"', 'root ::= x? root | "a"\nx ::= "b"', "root ::= other", "start ::= [a]"):
+        with pytest.raises(ValueError, match=r"itself|no rule"):
+            Grammar(broken)
+    Grammar('root ::= "a" root | "b"')

@@ -15,17 +15,24 @@ import torch
 from akashic_daemon.engine.base import BatchItem, SamplingParams
 from akashic_daemon.engine.torch_engine.last_logits import LastLogits
 from akashic_daemon.engine.torch_engine.sampler import TorchSampler
-from akashic_daemon.errors import BadRequest, EngineError, Unsupported
+from akashic_daemon.errors import BadRequest, EngineError
+from akashic_daemon.toolcalls.trigger import Trigger
 from akashic_daemon.types import SequenceId
 
 LOGITS = [2.0, 1.0, 0.5, 3.0, -1.0, 2.5, 0.0, -4.0]
 NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 5}
 
 
+PIECES = [b"a", b"b", b"ab", b"c", b"\xc3", b"\xa9", b"", b"<go>"]
+VOCABULARY: dict[str, Any] = {"piece": PIECES.__getitem__, "is_end": lambda token: token == 6}
+
+
 def sampler(*, vocabulary_size: int = 8, **params: Any) -> TorchSampler:
     values = torch.tensor([[0.0] * 8, LOGITS])
     items = [BatchItem(SequenceId(n), [1], 0, logits=True) for n in range(2)]
-    return TorchSampler(SamplingParams(**(NEUTRAL | params)), vocabulary_size, lambda: LastLogits(items, values))
+    return TorchSampler(
+        SamplingParams(**(NEUTRAL | params)), vocabulary_size, lambda: LastLogits(items, values), **VOCABULARY
+    )
 
 
 def chances(count: int = 4000, **params: Any) -> dict[int, float]:
@@ -117,13 +124,47 @@ def test_temperature_zero_takes_the_best_of_each_item() -> None:
 def test_what_cant_be_used_is_refused() -> None:
     with pytest.raises(BadRequest, match="token 8"):
         sampler(logit_bias=((8, 1.0),))
-    with pytest.raises(Unsupported, match="grammar"):
-        sampler(grammar='root ::= "a"')
+    for broken in ('root ::= "a', "root ::= other", 'root ::= root "a"', "start ::= [a]"):
+        with pytest.raises(BadRequest, match="grammar"):
+            sampler(grammar=broken)
+
+
+def said(grammar: str, **params: Any) -> list[int]:
+    """Return the tokens of an answer up to its end."""
+    made = sampler(grammar=grammar, **params)
+    out: list[int] = []
+    while not out or (out[-1] != 6 and len(out) < 50):
+        out.append(made.sample(1))
+    return out
+
+
+def test_a_grammar_is_held_to_also_through_halves_of_characters() -> None:
+    assert said('root ::= "abé"', temperature=0.0) in ([0, 1, 4, 5, 6], [2, 4, 5, 6])
+    for seed in range(20):
+        assert said("root ::= [b] [bc]{2}", seed=seed)[-1] == 6
+        assert set(said("root ::= [b] [bc]{2}", seed=seed)) <= {1, 3, 6}
+
+
+def test_of_the_allowed_tokens_each_has_the_chance_that_it_has_among_them() -> None:
+    found = Counter(sampler(grammar="root ::= [ab]", seed=seed).sample(1) for seed in range(400))
+    both = expected({0: LOGITS[0], 1: LOGITS[1]})
+    assert abs(found[0] / 400 - both[0]) < 0.1
+    assert set(found) == {0, 1}
+
+
+def test_a_grammar_waits_for_its_trigger() -> None:
+    answer = said('root ::= "<go>" "bb"', triggers=(Trigger("<go>"),), logit_bias=((7, 6.5),), seed=1)
+    assert answer[answer.index(7) :] == [7, 1, 1, 6]
+
+
+def test_a_form_that_no_token_meets_is_an_error() -> None:
+    with pytest.raises(EngineError, match="no token"):
+        sampler(grammar='root ::= "z"').sample(1)
 
 
 def test_an_item_without_logits_cant_be_sampled() -> None:
     last = LastLogits([BatchItem(SequenceId(0), [1, 2], 0, logits=False)], torch.zeros(0, 8))
-    made = TorchSampler(SamplingParams(temperature=0), 8, lambda: last)
+    made = TorchSampler(SamplingParams(temperature=0), 8, lambda: last, **VOCABULARY)
     with pytest.raises(EngineError, match="didn't ask"):
         made.sample(0)
     assert last.copied(0).shape == (0, 8)

@@ -45,6 +45,34 @@ class Grammar:
             if kind != "defines":
                 raise ValueError(f"a rule is expected, not {name!r}")
             self._rules[name] = self._alternatives()
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse rules that aren't there, and those that begin with themselves: they would be opened for ever."""
+        named = {s for rule in self._rules.values() for sequence in rule for s in sequence if isinstance(s, str)}
+        if missing := (named | {"root"}) - self._rules.keys():
+            raise ValueError(f"there is no rule {min(missing)!r}")
+        empty: set[str] = set()
+        size = -1
+        while size != len(empty):
+            size = len(empty)
+            empty |= {n for n, rule in self._rules.items() if any(all(s in empty for s in seq) for seq in rule)}
+        begins = {n: _beginnings(rule, empty) for n, rule in self._rules.items()}
+        open_, done = set[str](), set[str]()
+        for name, first in begins.items():
+            stack = [(name, iter(first))]
+            while stack:
+                at, following = stack[-1]
+                open_.add(at)
+                rule_name = next((n for n in following if n not in done), None)
+                if rule_name is None:
+                    done.add(at)
+                    open_.discard(at)
+                    stack.pop()
+                elif rule_name in open_:
+                    raise ValueError(f"the rule {rule_name!r} begins with itself")
+                else:
+                    stack.append((rule_name, iter(begins[rule_name])))
 
     def start(self) -> Progress:
         """Return where nothing has been said yet."""
@@ -138,11 +166,12 @@ class Grammar:
 
 
 class Progress:
-    """What a grammar allows next. Immutable."""
+    """What a grammar allows next. Immutable; remembers what was asked of it."""
 
     def __init__(self, grammar: Grammar, stacks: frozenset[_Stack]) -> None:
         self._grammar = grammar
         self._stacks = stacks
+        self._following: dict[str, Progress] = {}
 
     @property
     def is_possible(self) -> bool:
@@ -156,12 +185,27 @@ class Progress:
 
     def after(self, text: str) -> Progress:
         """Return where one is after some more text."""
-        stacks = self._stacks
+        at = self
         for char in text:
-            if not stacks:
+            if not at._stacks:
                 break
-            stacks = self._grammar.after(stacks, char)
-        return Progress(self._grammar, stacks)
+            following = at._following.get(char)
+            if following is None:
+                following = at._following[char] = Progress(at._grammar, at._grammar.after(at._stacks, char))
+            at = following
+        return at
+
+
+def _beginnings(rule: list[_Sequence], empty: set[str]) -> set[str]:
+    """Return the rules that a rule may begin with."""
+    out: set[str] = set()
+    for sequence in rule:
+        for symbol in sequence:
+            if isinstance(symbol, str):
+                out.add(symbol)
+            if symbol not in empty:
+                break
+    return out
 
 
 @lru_cache(maxsize=32)

@@ -75,6 +75,7 @@ class TorchEngine:
             tail_gap=True,
             range_export=True,
             sparse_attention=self._attention.sparse is not None,
+            grammar=True,
             kv_types=("f16", "f32", "q8_0"),
         )
 
@@ -161,8 +162,9 @@ class TorchEngine:
             raise EngineError(f"sequence id {sequence} is outside 0..{self._options.max_sequences - 1}")
 
     def sampler(self, params: SamplingParams) -> Sampler:
-        """Return a new sampler. Raises Unsupported for a grammar."""
-        return TorchSampler(params, self._vocabulary.size, self._last)
+        """Return a new sampler."""
+        vocabulary = self._vocabulary
+        return TorchSampler(params, vocabulary.size, self._last, piece=vocabulary.token_bytes, is_end=vocabulary.is_end)
 
     def _last(self) -> LastLogits:
         if self._logits is None:

@@ -15,17 +15,33 @@ import torch
 
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.torch_engine.last_logits import Doubles, LastLogits
-from akashic_daemon.errors import BadRequest, Unsupported
+from akashic_daemon.errors import BadRequest, EngineError
+from akashic_daemon.toolcalls.hold import Hold
+
+_HELD = 64
+"""So many allowed tokens are chosen from, the likeliest, when top_k doesn't say."""
 
 
 class TorchSampler:
     """One request's chain. `last` gives the logits of the last step."""
 
-    def __init__(self, params: SamplingParams, vocabulary_size: int, last: Callable[[], LastLogits]) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocabulary_size: int,
+        last: Callable[[], LastLogits],
+        *,
+        piece: Callable[[int], bytes],
+        is_end: Callable[[int], bool],
+    ) -> None:
+        self._hold: Hold | None = None
         if params.grammar is not None:
-            raise Unsupported(
-                "the torch engine can't hold answers to a grammar", hint="use the llama.cpp engine, or leave it out"
-            )
+            try:
+                self._hold = Hold(params.grammar, params.triggers, piece, is_end)
+            except (ValueError, IndexError, RecursionError) as error:
+                raise BadRequest(
+                    "the grammar can't be parsed", hint="check its GBNF; the start rule is named root"
+                ) from error
         bad = [token for token, _ in params.logit_bias if not 0 <= token < vocabulary_size]
         if bad:
             raise BadRequest(f"logit_bias names token {bad[0]}, but the vocabulary has {vocabulary_size} tokens")
@@ -39,7 +55,12 @@ class TorchSampler:
 
     def sample(self, item: int) -> int:
         """Choose a token from the last logits of batch item `item` of the last decode, and remember it."""
-        token = self._choose(self._last(), item)
+        last = self._last()
+        token = self._choose(last, item)
+        if self._hold is not None:
+            if not self._hold.allows(token):
+                token = self._choose_held(last, item)
+            self._hold.accept(token)
         self._recent.append(token)
         return token
 
@@ -64,6 +85,28 @@ class TorchSampler:
         chances = _softmax(values[:count] / self._params.temperature)
         place = int(np.searchsorted(np.cumsum(chances), self._chance.random(), "right"))
         return int(tokens[min(place, count - 1)])
+
+    def _choose_held(self, last: LastLogits, item: int) -> int:
+        """Choose among the likeliest tokens that the grammar allows; the whole vocabulary is gone through if need be."""
+        assert self._hold is not None
+        logits = last.row(item).float().clone()
+        if self._params.logit_bias or self._penalized:
+            logits = self._adjusted(logits)
+        order = torch.sort(logits, descending=True)
+        tokens = order.indices.cpu().tolist()
+        allowed = self._hold.allowed(tokens, 1 if self._params.temperature <= 0.0 else self._params.top_k or _HELD)
+        if not allowed:
+            raise EngineError(
+                "answering in a given form: no token of the vocabulary goes on with it",
+                hint="leave out response_format or tool_choice, or use another model",
+            )
+        if self._params.temperature <= 0.0:
+            return allowed[0]
+        values = logits[torch.tensor(allowed, device=logits.device)].double().cpu().numpy()
+        count = _kept(values, self._params.top_p, self._params.min_p)
+        chances = _softmax(values[:count] / self._params.temperature)
+        place = int(np.searchsorted(np.cumsum(chances), self._chance.random(), "right"))
+        return allowed[min(place, count - 1)]
 
     def _adjusted(self, logits: torch.Tensor) -> torch.Tensor:
         for token, bias in self._params.logit_bias:
