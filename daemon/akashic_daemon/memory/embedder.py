@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 TokenIds = NDArray[np.int32]
 
+_PART_IDS = 2048
+
 
 class Embedder(Protocol):
     """A model that gives texts vectors."""
@@ -43,14 +45,25 @@ def pooled(table: NDArray[np.float16], ids: Sequence[TokenIds], weights: NDArray
     Each text is summed by itself, in the order of its ids, so that its vector doesn't depend on its neighbours.
     """
     out = np.zeros((len(ids), table.shape[1]), np.float32)
-    for row, text in enumerate(ids):
-        if len(text) == 0:
-            continue
-        rows = table[text].astype(np.float32)
+    sizes = np.array([len(text) for text in ids], np.int64)
+    plain = np.asarray(table)
+    for some in _parts(sizes):
+        whole = np.concatenate([ids[row] for row in some])
+        rows = plain[whole].astype(np.float32)
         if weights is not None:
-            rows *= weights[text][:, None]
-        out[row] = rows.sum(axis=0) / np.float32(len(text))
+            rows *= weights[whole][:, None]
+        starts = np.concatenate([[0], np.cumsum(sizes[some])[:-1]])
+        out[some] = np.add.reduceat(rows, starts, axis=0) / sizes[some, None].astype(np.float32)
     return unit(out)
+
+
+def _parts(sizes: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """Return the texts that have ids, in parts whose rows fit a processor's cache."""
+    some = np.flatnonzero(sizes)
+    if not len(some):
+        return []
+    part = np.cumsum(sizes[some]) // _PART_IDS
+    return np.split(some, np.flatnonzero(np.diff(part)) + 1)
 
 
 def unit(vectors: Vectors) -> Vectors:

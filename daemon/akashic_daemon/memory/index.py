@@ -1,7 +1,7 @@
-"""One namespace's turns as arrays: what a search reads, about 900 bytes a turn. Rows are in the order of turn ids.
+"""One namespace's turns as arrays: what a search reads, about 800 bytes a turn. Rows are in the order of turn ids.
 
-Vectors are kept twice: the first dimensions in float32, for one quick pass over all, and whole in float16, for the few
-that are looked at closely. Knows no texts; the store is the truth, and an index is made anew from it at any time.
+Vectors are kept twice: the first dimensions in float32, for one quick pass over all, and whole in eight bits, for the
+few that are looked at closely. Knows no texts; the store is the truth, and an index is made anew from it at any time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class NamespaceIndex:
             "length_tokens": np.empty(0, np.int32),
             "length_terms": np.empty(0, np.int32),
             "traits": np.empty(0, np.uint8),
-            "vectors": np.empty((0, dimensions), np.float16),
+            "vectors": np.empty((0, dimensions), np.int8),
+            "scale": np.empty(0, np.float32),
             "sketch": np.empty((0, min(dimensions, SKETCH_DIMENSIONS)), np.float32),
         }
         self.speakers: dict[str, int] = {}
@@ -112,9 +113,14 @@ class NamespaceIndex:
         return self._column("traits", np.uint8)
 
     @property
-    def vectors(self) -> NDArray[np.float16]:
-        """Each row's vector of length 1."""
-        return self._column("vectors", np.float16)
+    def vectors(self) -> NDArray[np.int8]:
+        """Each row's vector of length 1, over its `scale`."""
+        return self._column("vectors", np.int8)
+
+    @property
+    def scale(self) -> NDArray[np.float32]:
+        """What a step of each row's vector is worth."""
+        return self._column("scale", np.float32)
 
     @property
     def sketch(self) -> NDArray[np.float32]:
@@ -153,7 +159,9 @@ class NamespaceIndex:
     def put_vectors(self, first: int, vectors: Vectors) -> None:
         """Set the vectors of rows from one on."""
         place = slice(first, first + len(vectors))
-        self.vectors[place] = vectors
+        scale = np.maximum(np.abs(vectors).max(axis=1), 1e-9) / 127
+        self.vectors[place] = np.rint(vectors / scale[:, None])
+        self.scale[place] = scale
         self.sketch[place] = shortened(vectors, self.sketch.shape[1])
 
     def _join(self, rows: Sequence[IndexRow], first: int) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from akashic_daemon.memory.embedder import Embedder, TokenIds, Vectors
 
-SETTLED_TURNS = 1 << 16
+SETTLED_TURNS = 1 << 13
 """From here on nothing is embedded anew."""
 
 

@@ -19,7 +19,7 @@ from akashic_daemon.memory.meaning import TokenWeights
 from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn
 from akashic_daemon.store.memory.store import MemoryStore
 
-CLOSE_LOOKS = 256
+CLOSE_LOOKS = 128
 """So many of the best by words, and by meaning, are looked at closely."""
 
 _EMBED_BATCH = 1024
@@ -146,7 +146,7 @@ class Memory:
             missing = [row.turn_id for row in batch if row.vector is None]
             if missing:
                 made = self._embed(weights, missing, are_new=True)
-                bodies = dict(zip(missing, (body.astype("<f2").tobytes() for body in made), strict=True))
+                bodies = dict(zip(missing, (body.tobytes() for body in made.astype("<f2")), strict=True))
                 self.store.put_vectors(name, bodies.items())
                 batch = [replace(row, vector=bodies.get(row.turn_id, row.vector)) for row in batch]
             vectors = np.stack([np.frombuffer(row.vector or b"", "<f2") for row in batch]).astype(np.float32)
@@ -166,9 +166,9 @@ class Memory:
     def _embed_anew(self, namespace: str, index: NamespaceIndex, weights: TokenWeights) -> None:
         for start in range(0, len(index), _EMBED_BATCH):
             ids = index.turn_ids[start : start + _EMBED_BATCH].tolist()
-            vectors = self._embed(weights, ids, are_new=False)
-            index.put_vectors(start, vectors)
-            bodies = [vector.astype("<f2").tobytes() for vector in vectors]
+            vectors = self._embed(weights, ids, are_new=False).astype("<f2")
+            index.put_vectors(start, vectors.astype(np.float32))
+            bodies = [vector.tobytes() for vector in vectors]
             self.store.put_vectors(self._embedder.name, zip(ids, bodies, strict=True))
         weights.embedded_turns = len(index)
 

@@ -138,12 +138,12 @@ def features(index: NamespaceIndex, query: Query, words: WordScores, rows: Rows)
 
 
 def _meanings(index: NamespaceIndex, query: Query, rows: Rows) -> tuple[Scores, Scores]:
-    own = index.vectors[rows].astype(np.float32) @ query.vector
-    around = own.copy()
-    for beside in (index.previous[rows], index.next[rows]):
-        cosine = index.vectors[beside].astype(np.float32) @ query.vector
-        around += NEIGHBOUR_VECTORS * np.where(beside == NOBODY, 0, cosine)
-    return own, around
+    before, after = index.previous[rows], index.next[rows]
+    needed = np.unique(np.concatenate([rows, before, after]))
+    cosine = (index.vectors[needed].astype(np.float32) @ query.vector) * index.scale[needed]
+    cosine[needed == NOBODY] = 0
+    own, *beside = (cosine[np.searchsorted(needed, which)] for which in (rows, before, after))
+    return own, own + NEIGHBOUR_VECTORS * (beside[0] + beside[1])
 
 
 def _spread(index: NamespaceIndex, rows: Rows, amount: Scores, scratch: Scores) -> Rows:
@@ -167,4 +167,6 @@ def _idf(size: int, document_count: int) -> float:
 
 
 def _best(scores: Scores, count: int) -> Rows:
-    return np.argpartition(scores, len(scores) - count)[len(scores) - count :].astype(np.int32)
+    """Return about the `count` best rows that have any score; of very many equal ones the newest."""
+    least = max(float(np.partition(scores, len(scores) - count)[len(scores) - count]), 1e-6)
+    return np.flatnonzero(scores >= least)[-2 * count :].astype(np.int32)
