@@ -186,7 +186,7 @@ def test_what_a_program_replaced_is_never_taken_for_what_was_sent(home: FilePath
     serve(home, run)
 
 
-def test_arguments_written_otherwise_and_volatile_text_keep_the_older_text_and_say_so(home: FilePath) -> None:
+def test_volatile_text_keeps_the_older_text_and_says_so(home: FilePath) -> None:
     async def run(watch: Watch) -> None:
         call = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("1", "f", '{"a": 1, "b": 2}'),))
         told = [Message(Role.SYSTEM, "now: 12:30\nbe exact"), user("go"), call, *history(5)[3:]]
@@ -200,7 +200,6 @@ def test_arguments_written_otherwise_and_volatile_text_keep_the_older_text_and_s
             assert done.finished.reuse.computed_tokens < 60
             notes = " ".join(done.finished.reuse.notes)
             assert "volatile_text" in notes
-            assert "same tool arguments" in notes
             assert "tokenized otherwise" not in notes
 
     serve(home, run, flags={"cache.volatile_text": r"^now: .*$"})

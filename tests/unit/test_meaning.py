@@ -1,0 +1,30 @@
+"""When two versions of a message count as the same, so that the older one's KV may stand for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from akashic_daemon.traces import Meaning
+from akashic_daemon.trajectory.message import Message, Role, ToolCall
+
+CALL = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("1", "f", '{"a": 1, "b": [2]}'),))
+
+
+def called(arguments: str, name: str = "f") -> Message:
+    return replace(CALL, tool_calls=(ToolCall("1", name, arguments),))
+
+
+def test_arguments_that_are_written_otherwise_mean_the_same() -> None:
+    meaning = Meaning("")
+    assert meaning.reason(CALL, called('{"b":[2],"a":1}')) == "arguments_reserialised"
+    assert meaning.reason(CALL, called('{"b":[2],"a":2}')) is None
+    assert meaning.reason(CALL, called('{"a": 1, "b": [2]}', "g")) is None
+    assert meaning.reason(called("no json"), called("no  json")) is None
+
+
+def test_text_that_differs_in_what_always_changes_means_the_same() -> None:
+    old, new = Message(Role.SYSTEM, "now: 1\nbe exact"), Message(Role.SYSTEM, "now: 2\nbe exact")
+    assert Meaning(r"^now: .*$").reason(old, new) == "volatile_text"
+    assert Meaning("").reason(old, new) is None
+    assert Meaning(r"^now: .*$").reason(old, replace(new, role=Role.USER)) is None
+    assert Meaning(r"^now: .*$").reason(old, replace(new, content="now: 2\nbe vague")) is None
