@@ -134,6 +134,7 @@ def test_fewer_run_together_when_their_tokens_fill_the_engine(home: Path) -> Non
             assert finished.text == fresh_answer(messages, 120, end_every=NEVER)
         limit = service._loop._admission.limit
         assert limit.halved_total
+        assert (await service.stats()).engine.running_limit == limit.now
         assert max(most) > 3
         assert service._loop._counters.preempted_total < 24
 

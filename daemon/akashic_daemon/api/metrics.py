@@ -69,6 +69,8 @@ def _by(label: str, counts: Mapping[str, float]) -> Samples:
 def _requests(page: _Page, stats: Stats) -> None:
     page.gauge("num_requests_running", "Requests that are computed.", len(stats.activity) - stats.queued)
     page.gauge("num_requests_waiting", "Requests that wait in the queue.", stats.queued)
+    limit = stats.engine.running_limit
+    page.gauge("running_limit", "Requests that may run together now; fewer under memory pressure.", limit)
     page.counter("requests", "Requests that were queued.", stats.requests_total)
     page.counter("requests_failed", "Requests that ended with an error.", stats.requests_failed_total)
     page.counter("requests_cancelled", "Requests whose client went away.", stats.requests_cancelled_total)

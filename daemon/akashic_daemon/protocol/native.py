@@ -109,6 +109,8 @@ class EngineStatus(Wire):
     model_bytes: int = 0
     kv_bytes: int = 0
     threads: int = 0
+    running_limit: int = 0
+    """Requests that may run together now: fewer than set while their KV fills the engine."""
 
 
 class Status(Wire):

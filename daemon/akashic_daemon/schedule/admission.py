@@ -6,6 +6,7 @@ others go on computing. Keeps invariant 5: what is reused, and from where, is to
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from akashic_daemon.schedule.report import log_end
 from akashic_daemon.schedule.request import Request, State
 from akashic_daemon.schedule.tiering import Tiering
 
+logger = logging.getLogger("akashic.loop")
 _SPARE_CELLS = 16
 """Cells kept free for the next tokens when a request is admitted."""
 _LEAST_SHARE = 8
@@ -123,7 +125,11 @@ class Admission:
     def _watch_memory(self, running: list[Request], index: RadixIndex) -> None:
         if self.waiting and self.limit.is_due():
             held = index.cells_total - index.cells_free - index.evictable_cells()
+            before = self.limit.now
             self.limit.see(held, index.cells_total, len(running))
+            if self.limit.now < before:
+                share = 100 * held // index.cells_total
+                logger.warning("running requests hold %d %% of the KV cells: at most %d run now", share, self.limit.now)
 
     def _choose_route(self, request: Request, index: RadixIndex) -> None:
         """Take the cheapest way, the first of equals; a request that began keeps to its way."""

@@ -123,6 +123,7 @@ class StepLoop:
         """Add what the loop knows; a racy read is good enough for people."""
         if self._engine is not None and self._index is not None:
             fill_status(status, self._engine, self._index)
+            status.running_limit = self._admission.limit.now
 
     def forget(self, path: Path, others: Sequence[Path]) -> None:
         """Evict what only this path holds, and none of the others; call through `call`."""
