@@ -244,6 +244,27 @@ def _show_tiers(result: dict[str, Any], plot: Path | None, *, as_json: bool) -> 
         plot_tiers(result, plot)
 
 
+@app.command()
+def memory(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Conversations with questions, LoCoMo's shape.")],
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Measure which share of a question's evidence memory finds, beside BM25, plain embeddings and fusion of both.
+
+    Each conversation is searched by itself; categories 1 to 4 count. Needs no daemon and leaves your memory alone.
+    """
+    from akashic_cli.bench import memory as measuring
+    from akashic_cli.render.output import print_json, print_table, say
+
+    result = measuring.measure(files)
+    if as_json:
+        print_json(result)
+    else:
+        print_table(measuring.COLUMNS, measuring.table_rows(result), right=range(1, len(measuring.COLUMNS)))
+        say(measuring.summary(result))
+
+
 def _target(
     base_url: str | None, uds: str | None, model: str | None, *, autostart: bool
 ) -> tuple[str, str | None, str | None]:

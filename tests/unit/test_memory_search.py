@@ -126,6 +126,15 @@ def test_a_close_look_at_a_part_finds_what_a_look_at_all_does(memory: Memory) ->
     assert set(np.argsort(-scores)[:10]) <= set(some)
 
 
+def test_the_best_of_many_rows_are_among_those_looked_at() -> None:
+    rng = np.random.default_rng(11)
+    for size in (300, 1024, 20_001):
+        scores = rng.standard_normal(size).astype(np.float32)
+        rows = scoring._best(scores, 50)
+        assert sorted(rows) == sorted(np.argsort(-scores)[:50])
+    assert len(scoring._best(np.zeros(20_001, np.float32), 50)) == 0
+
+
 def test_postings_give_what_was_added_before_and_after_they_are_merged() -> None:
     rng = np.random.default_rng(5)
     postings, expected = Postings(), dict[tuple[int, int], int]()

@@ -24,6 +24,9 @@ B_WIDE = 0.6
 NEIGHBOUR_TERMS = 0.4
 NEIGHBOUR_VECTORS = 0.3
 
+_BLOCK_ROWS = 64
+_NEARLY_NOTHING = 1e-6
+
 FEATURES = (
     "words",
     "words_around",
@@ -106,7 +109,7 @@ def candidates(index: NamespaceIndex, words: WordScores, sketches: Scores, count
     """Return the rows worth a close look: the best by words and by meaning, and what was said beside them."""
     if len(index) <= 4 * count:
         return np.arange(len(index), dtype=np.int32)
-    best = np.concatenate([_best(words.around, count), _best(words.own, count), _best(sketches, count)])
+    best = np.concatenate([_best(words.around, count), _best(sketches, count)])
     near = np.concatenate([best, index.previous[best], index.next[best]])
     found = np.unique(near)
     there: Rows = found[found != NOBODY]
@@ -167,6 +170,18 @@ def _idf(size: int, document_count: int) -> float:
 
 
 def _best(scores: Scores, count: int) -> Rows:
-    """Return about the `count` best rows that have any score; of very many equal ones the newest."""
-    least = max(float(np.partition(scores, len(scores) - count)[len(scores) - count]), 1e-6)
-    return np.flatnonzero(scores >= least)[-2 * count :].astype(np.int32)
+    """Return the rows of about the `count` best scores above zero; of very many equal ones the newest.
+
+    The best stand in the `count` blocks with the greatest scores, so that only those are looked through.
+    """
+    whole = len(scores) // _BLOCK_ROWS
+    if whole <= count:
+        rows = np.arange(len(scores))
+    else:
+        greatest = scores[: whole * _BLOCK_ROWS].reshape(whole, _BLOCK_ROWS).max(axis=1)
+        blocks = np.sort(np.argpartition(greatest, whole - count)[whole - count :])
+        inside = (blocks[:, None] * _BLOCK_ROWS + np.arange(_BLOCK_ROWS)).ravel()
+        rows = np.concatenate([inside, np.arange(whole * _BLOCK_ROWS, len(scores))])
+    some = scores[rows]
+    least = max(float(np.partition(some, len(some) - count)[len(some) - count]), _NEARLY_NOTHING)
+    return rows[some >= least][-2 * count :].astype(np.int32)

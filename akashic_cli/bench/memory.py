@@ -1,0 +1,61 @@
+"""Long-term memory on conversations with known evidence: measured by a process of its own, shown here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from akashic_daemon.errors import StoreError, TranscriptError, from_wire
+
+COLUMNS = ("METHOD", "RECALL@5", "@10", "@20", "WITHIN 250", "500", "1,000", "2,000", "4,000 TOKENS", "MULTI-HOP@10")
+MODULE = "akashic_daemon.memory.evaluation"
+
+
+def measure(files: Sequence[Path]) -> dict[str, Any]:
+    """Run the measuring process and return its result. Raises what it raised, StoreError when it just died."""
+    for path in files:
+        if not path.is_file():
+            raise TranscriptError(f"reading the conversations {path}: there is no such file", hint="name a JSON file")
+    command = [sys.executable, "-m", MODULE, "--suite", "retrieval", "--", *map(str, files)]
+    child = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    news = json.loads(child.stdout) if child.stdout.strip() else {}
+    if "error" in news:
+        raise from_wire(news["error"])
+    if "result" not in news:
+        raise StoreError(
+            f"measuring memory: its process ended with code {child.returncode} and no result",
+            hint="what it wrote on stderr says why",
+        )
+    result: dict[str, Any] = news["result"]
+    return result
+
+
+def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each method, in percent of the evidence."""
+    return [
+        (
+            row["method"],
+            *(_percent(share) for share in row["recall"].values()),
+            *(_percent(share) for share in row["recall_within_tokens"].values()),
+            _percent(row["by_category"].get("multi-hop", {}).get("10")),
+        )
+        for row in result["suites"]["retrieval"]["rows"]
+    ]
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Return the times in a sentence."""
+    suite = result["suites"]["retrieval"]
+    return (
+        f"{suite['questions']:,} questions about {suite['turns']:,} turns; taken in at "
+        f"{suite['ingest_turns_per_s']:,.0f} turns/s; a search took {suite['search_p50_ms']:.1f} ms (p50), "
+        f"{suite['search_p95_ms']:.1f} ms (p95)"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
