@@ -198,7 +198,7 @@ def test_the_budget_follows_a_machine_that_gets_slower() -> None:
 
 
 def test_a_prefill_goes_on_however_slow_its_tokens_are_and_never_faster_than_set() -> None:
-    assert simulated(PrefillBudget(256), alone_s=0.01, token_s=0.5, steps=50)[-1] == 1
+    assert simulated(PrefillBudget(256), alone_s=0.01, token_s=0.5, steps=50)[-1] == 2
     assert max(simulated(PrefillBudget(3), alone_s=0.01, token_s=1e-6, steps=50)) == 3
     assert max(simulated(PrefillBudget(40), alone_s=1.0, token_s=1e-6, steps=50)) == 40
 

@@ -7,16 +7,21 @@ are measured all along: they change with the machine's load, the number of strea
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 _SLOWDOWN = 2.2
 """A step with prompt tokens may take so many times one without; the tail of real ones then stays below 2.5 times."""
 _UNNOTICED_S = 0.002
 """Nobody notices so much more, whatever a step takes."""
+_LEAST = 2
+"""A prefill goes on with at least so many: the first token of a step costs more than the next, so one alone wastes time."""
 _FIRST = 8
 _MEASURE_EVERY = 24
 _KEPT = 9
 """So many of the newest measurements count, by their median: a machine that hiccups says nothing of the next step."""
+_KEPT_ALONE = 32
+"""Of steps without prompt tokens more count, by their lower quartile: taken on a busy moment they'd excuse slow steps."""
 
 
 class PrefillBudget:
@@ -40,18 +45,22 @@ class PrefillBudget:
             return 0
         if not self._token_s:
             return min(self._allowed, self._most)
-        room_s = max((_SLOWDOWN - 1) * median(alone_s), _UNNOTICED_S)
-        return min(self._most, self._allowed, max(1, int(room_s / median(self._token_s))))
+        room_s = max((_SLOWDOWN - 1) * _usual(alone_s), _UNNOTICED_S)
+        return min(self._most, self._allowed, max(_LEAST, int(room_s / median(self._token_s))))
 
     def observe(self, streams: int, prompt_tokens: int, seconds: float) -> None:
         """Take in what a step took."""
         if not streams:
             return
-        alone_s = self._alone_s.setdefault(streams.bit_length(), deque(maxlen=_KEPT))
+        alone_s = self._alone_s.setdefault(streams.bit_length(), deque(maxlen=_KEPT_ALONE))
         if not prompt_tokens:
             self._mixed = 0
             alone_s.append(seconds)
         elif alone_s:
             self._mixed += 1
             self._allowed = max(_FIRST, 2 * prompt_tokens)
-            self._token_s.append(max(1e-9, (seconds - median(alone_s)) / prompt_tokens))
+            self._token_s.append(max(1e-9, (seconds - _usual(alone_s)) / prompt_tokens))
+
+
+def _usual(alone_s: Sequence[float]) -> float:
+    return sorted(alone_s)[len(alone_s) // 4]
