@@ -101,6 +101,18 @@ def test_what_is_forgotten_is_found_no_more(memory: Memory) -> None:
     assert memory.search(["user"], "parrot", limit=1)[0].turn.text == "the parrot is back"
 
 
+def test_counts_of_tokens_know_nothing_of_what_is_forgotten(memory: Memory) -> None:
+    memory.add("user", "s1", said(*FACTS[1:]))
+    before = memory.store.embedder_state("user", "hashed")
+    (gone,) = memory.add("user", "s2", said(FACTS[0])).new_ids
+    assert memory.store.embedder_state("user", "hashed") != before
+    memory.forget([gone])
+    after = memory.store.embedder_state("user", "hashed")
+    assert before is not None
+    assert after is not None
+    assert after.body == before.body
+
+
 def test_a_budget_is_kept(memory: Memory) -> None:
     memory.add("user", "s1", said(*FACTS))
     spans = memory.search_within(["user"], "parrot tyre coffee", 12)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from akashic_daemon.memory.embedder import Embedder, TokenIds, Vectors
+from akashic_daemon.store.memory.rows import EmbedderState
 
 SETTLED_TURNS = 1 << 13
 """From here on nothing is embedded anew."""
@@ -20,22 +21,19 @@ SETTLED_TURNS = 1 << 13
 class TokenWeights:
     """How many turns have each token, and the weights that follow."""
 
-    def __init__(self, embedder: Embedder, state: tuple[int, bytes] | None) -> None:
+    def __init__(self, embedder: Embedder, state: EmbedderState | None) -> None:
         self._embedder = embedder
-        self.embedded_turns = 0 if state is None else state[0]
+        self.embedded_turns = 0 if state is None else state.turn_count
         """How many turns there were when all were embedded by the same weights."""
         self._counts = np.zeros(embedder.vocabulary_size, np.uint32)
         self._turns = 0
         self._weights: NDArray[np.float32] | None = None
         if state is not None:
-            self._restore(state[1])
+            self._restore(state.body)
 
-    @property
-    def body(self) -> bytes:
-        """The counts as bytes: the number of turns, then each token that has any, and its count."""
-        tokens = np.flatnonzero(self._counts).astype("<u4")
-        head = np.array([self._turns], "<u4")
-        return b"".join(part.tobytes() for part in (head, tokens, self._counts[tokens].astype("<u4")))
+    def state(self, namespace: str) -> EmbedderState:
+        """Return what is to be kept of it."""
+        return EmbedderState(namespace, self.embedded_turns, self._body())
 
     @property
     def is_stale(self) -> bool:
@@ -49,6 +47,14 @@ class TokenWeights:
         self._turns += len(texts)
         self._weights = None
 
+    def uncount(self, texts: Sequence[TokenIds]) -> None:
+        """Take the tokens of texts back that were counted."""
+        for ids in texts:
+            own = np.unique(ids)
+            self._counts[own] -= np.minimum(self._counts[own], 1)
+        self._turns = max(0, self._turns - len(texts))
+        self._weights = None
+
     def embed(self, texts: Sequence[TokenIds]) -> Vectors:
         """Return the texts' vectors by the weights of now."""
         return self._embedder.pool(texts, self.weights)
@@ -59,6 +65,12 @@ class TokenWeights:
         if self._weights is None:
             self._weights = np.log1p((self._turns - self._counts + 0.5) / (self._counts + 0.5)).astype(np.float32)
         return self._weights
+
+    def _body(self) -> bytes:
+        """Return the counts as bytes: the number of turns, then each token that has any, and its count."""
+        tokens = np.flatnonzero(self._counts).astype("<u4")
+        head = np.array([self._turns], "<u4")
+        return b"".join(part.tobytes() for part in (head, tokens, self._counts[tokens].astype("<u4")))
 
     def _restore(self, body: bytes) -> None:
         numbers = np.frombuffer(body, "<u4")

@@ -85,7 +85,11 @@ class Memory:
     def forget(self, turn_ids: Iterable[int]) -> Forgotten:
         """Remove turns with all that was derived from them, from the store and from every index."""
         ids = list(turn_ids)
-        touched = {turn.namespace for turn in self.store.turns(ids).values()}
+        turns = self.store.turns(ids)
+        touched = {turn.namespace for turn in turns.values()}
+        for namespace in touched:
+            texts = [turn.text for turn in turns.values() if turn.namespace == namespace]
+            self._uncount(namespace, texts)
         try:
             return self.store.forget(ids)
         finally:
@@ -147,14 +151,19 @@ class Memory:
             if missing:
                 made = self._embed(weights, missing, are_new=True)
                 bodies = dict(zip(missing, (body.tobytes() for body in made.astype("<f2")), strict=True))
-                self.store.put_vectors(name, bodies.items())
+                self.store.put_vectors(name, bodies.items(), weights.state(namespace))
                 batch = [replace(row, vector=bodies.get(row.turn_id, row.vector)) for row in batch]
             vectors = np.stack([np.frombuffer(row.vector or b"", "<f2") for row in batch]).astype(np.float32)
             index.append(batch, vectors)
-        if rows:
-            if weights.is_stale:
-                self._embed_anew(namespace, index, weights)
-            self.store.put_embedder_state(namespace, name, weights.embedded_turns, weights.body)
+        if rows and weights.is_stale:
+            self._embed_anew(namespace, index, weights)
+
+    def _uncount(self, namespace: str, texts: Sequence[str]) -> None:
+        """Let the token counts know nothing of texts that go; which words were said can be read from counts."""
+        self.index(namespace)
+        weights = self._weights[namespace]
+        weights.uncount(self._embedder.token_ids([text[:_LOOKED_AT] for text in texts]))
+        self.store.put_vectors(self._embedder.name, [], weights.state(namespace))
 
     def _embed(self, weights: TokenWeights, turn_ids: Sequence[int], *, are_new: bool) -> scoring.Scores:
         turns = self.store.turns(turn_ids)
@@ -171,6 +180,7 @@ class Memory:
             bodies = [vector.tobytes() for vector in vectors]
             self.store.put_vectors(self._embedder.name, zip(ids, bodies, strict=True))
         weights.embedded_turns = len(index)
+        self.store.put_vectors(self._embedder.name, [], weights.state(namespace))
 
 
 def _new_turn(said: Said) -> NewTurn:

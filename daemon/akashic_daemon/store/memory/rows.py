@@ -143,6 +143,15 @@ class IndexRow:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbedderState:
+    """What an embedder knows of a namespace: how many turns were embedded alike, and a body in its owner's form."""
+
+    namespace: str
+    turn_count: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """What forgetting removes, or removed: the turns, what was derived from them, and the chunks whose text changes."""
 

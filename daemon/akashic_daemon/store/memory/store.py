@@ -16,6 +16,7 @@ from akashic_daemon.store.memory.rows import (
     Added,
     Chunk,
     ChunkVersion,
+    EmbedderState,
     Forgotten,
     IndexRow,
     NewRecord,
@@ -110,33 +111,35 @@ class MemoryStore:
         with self._database.reading() as c:
             return list(turns.index_rows(c, turns.namespace_id(c, namespace), embedder, after_id))
 
-    def put_vectors(self, embedder: str, vectors: Iterable[tuple[int, bytes]]) -> None:
-        """Keep turns' vectors, in the embedder's own form; an older one of the turn is replaced. Unknown turns don't count."""
+    def put_vectors(
+        self, embedder: str, vectors: Iterable[tuple[int, bytes]], state: EmbedderState | None = None
+    ) -> None:
+        """Keep turns' vectors, in the embedder's own form, and with them what it knows of the namespace.
+
+        What was kept before is replaced, also another embedder's. Unknown turns don't count.
+        """
         with self._database.transaction() as c:
             c.executemany(
                 "INSERT INTO turn_vectors (turn_id, embedder, body) SELECT id, ?, ? FROM turns WHERE id = ? "
                 "ON CONFLICT (turn_id) DO UPDATE SET embedder = excluded.embedder, body = excluded.body",
                 [(embedder, body, turn_id) for turn_id, body in vectors],
             )
+            if state is not None:
+                space = turns.namespace_id(c, state.namespace)
+                c.execute("DELETE FROM embedder_states WHERE namespace_id = ?", (space,))
+                c.execute(
+                    "INSERT INTO embedder_states (namespace_id, embedder, turn_count, body) VALUES (?, ?, ?, ?)",
+                    (space, embedder, state.turn_count, state.body),
+                )
 
-    def put_embedder_state(self, namespace: str, embedder: str, turn_count: int, body: bytes) -> None:
-        """Keep what an embedder knows of a namespace, in its owner's form, in place of what was kept before."""
-        with self._database.transaction() as c:
-            c.execute(
-                "INSERT INTO embedder_states (namespace_id, embedder, turn_count, body) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (namespace_id, embedder) DO UPDATE SET turn_count = excluded.turn_count, "
-                "body = excluded.body",
-                (turns.namespace_id(c, namespace), embedder, turn_count, body),
-            )
-
-    def embedder_state(self, namespace: str, embedder: str) -> tuple[int, bytes] | None:
-        """Return what was kept for an embedder: a count of turns, and the body; None when nothing was."""
+    def embedder_state(self, namespace: str, embedder: str) -> EmbedderState | None:
+        """Return what was kept for an embedder; None when nothing was."""
         with self._database.reading() as c:
             row = c.execute(
                 "SELECT turn_count, body FROM embedder_states WHERE namespace_id = ? AND embedder = ?",
                 (turns.namespace_id(c, namespace), embedder),
             ).fetchone()
-            return None if row is None else (int(row[0]), bytes(row[1]))
+            return None if row is None else EmbedderState(namespace, int(row[0]), bytes(row[1]))
 
     def open_chunk(self, namespace: str) -> Chunk:
         """Return the chunk that takes a namespace's turns now; one is made when there is none."""
