@@ -15,12 +15,14 @@ COLUMNS = ("METHOD", "RECALL@5", "@10", "@20", "WITHIN 250", "500", "1,000", "2,
 MODULE = "akashic_daemon.memory.evaluation"
 
 
-def measure(files: Sequence[Path]) -> dict[str, Any]:
+def measure(files: Sequence[Path], *, leave_one_out: bool = False) -> dict[str, Any]:
     """Run the measuring process and return its result. Raises what it raised, StoreError when it just died."""
     for path in files:
         if not path.is_file():
             raise TranscriptError(f"reading the conversations {path}: there is no such file", hint="name a JSON file")
-    command = [sys.executable, "-m", MODULE, "--suite", "retrieval", "--", *map(str, files)]
+    command = [sys.executable, "-m", MODULE, "--suite", "retrieval"]
+    command += ["leave-one-out"] if leave_one_out else []
+    command += ["--", *map(str, files)]
     child = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     news = json.loads(child.stdout) if child.stdout.strip() else {}
     if "error" in news:
@@ -43,7 +45,8 @@ def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
             *(_percent(share) for share in row["recall_within_tokens"].values()),
             _percent(row["by_category"].get("multi-hop", {}).get("10")),
         )
-        for row in result["suites"]["retrieval"]["rows"]
+        for suite in result["suites"].values()
+        for row in suite["rows"]
     ]
 
 

@@ -247,6 +247,10 @@ def _show_tiers(result: dict[str, Any], plot: Path | None, *, as_json: bool) -> 
 @app.command()
 def memory(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Conversations with questions, LoCoMo's shape.")],
+    leave_one_out: Annotated[
+        bool,
+        typer.Option("--leave-one-out", help="Fit the score's weights anew, each time on all conversations but one."),
+    ] = False,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -257,7 +261,7 @@ def memory(
     from akashic_cli.bench import memory as measuring
     from akashic_cli.render.output import print_json, print_table, say
 
-    result = measuring.measure(files)
+    result = measuring.measure(files, leave_one_out=leave_one_out)
     if as_json:
         print_json(result)
     else:

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from akashic_cli.bench import memory as bench
 from akashic_daemon.errors import TranscriptError
-from akashic_daemon.memory.evaluation import corpus
+from akashic_daemon.memory.evaluation import corpus, fit
 from akashic_daemon.memory.evaluation.corpus import Question
 from akashic_daemon.memory.evaluation.retrieval import Measured
+from akashic_daemon.memory.scoring import FEATURES
 
 LOCOMO = Path(__file__).resolve().parents[3] / "shared" / "data" / "locomo_dev.json"
 
@@ -78,6 +80,26 @@ def test_the_whole_way_gives_a_row_for_each_method(tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {len(bench.COLUMNS)}
     assert rows[0][1] == "100.0"
     assert "2 questions about 2 turns" in bench.summary(result)
+
+
+def test_weights_are_fitted_on_the_other_conversations(tmp_path: Path) -> None:
+    path = written(tmp_path, [conversation(), conversation()])
+    result = bench.measure([path], leave_one_out=True)
+    assert [row[0] for row in bench.table_rows(result)][-1] == "leave-one-out"
+    assert set(result["suites"]["leave-one-out"]["weights"]) == set(FEATURES)
+    with pytest.raises(TranscriptError, match="one only"):
+        bench.measure([written(tmp_path, [conversation()])], leave_one_out=True)
+
+
+def test_fitting_finds_the_feature_that_tells_the_evidence() -> None:
+    rng = np.random.default_rng(2)
+    numbers = rng.standard_normal((30, 40, len(FEATURES))).astype(np.float32)
+    best = numbers[:, :, 3].argmax(axis=1)
+    evidence = np.zeros((30, 40), np.float32)
+    evidence[np.arange(30), best] = 1
+    weights = fit.fit([fit.Asked(numbers, evidence)])
+    assert int(np.abs(weights).argmax()) == 3
+    assert weights[3] > 0
 
 
 def test_the_error_of_the_measuring_process_comes_back(tmp_path: Path) -> None:

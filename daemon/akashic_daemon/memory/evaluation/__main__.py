@@ -13,12 +13,12 @@ from typing import Any
 
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.memory import static_vectors
-from akashic_daemon.memory.evaluation import corpus, retrieval
+from akashic_daemon.memory.evaluation import corpus, fit, retrieval
 from akashic_daemon.memory.memory import Memory
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
 
-SUITES: dict[str, retrieval.Suite] = {"retrieval": retrieval.run}
+SUITES: dict[str, retrieval.Suite] = {"retrieval": retrieval.run, "leave-one-out": fit.run}
 """What can be measured, by name. Each gets an empty memory of its own."""
 
 
@@ -48,7 +48,7 @@ def main() -> int:
     """Measure what the arguments ask for and print one line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--suite", nargs="+", choices=list(SUITES), default=list(SUITES))
+    parser.add_argument("--suite", nargs="+", choices=list(SUITES), default=["retrieval"])
     asked = parser.parse_args()
     try:
         news: dict[str, Any] = {"result": measure(asked.files, asked.suite)}

@@ -26,6 +26,9 @@ OURS = "akashic"
 
 _FUSION_RANK = 60
 
+Ranked = tuple[frozenset[str], int]
+"""A turn in a ranking: the references it has in the corpus, and its length in tokens."""
+
 
 @dataclass(slots=True)
 class Measured:
@@ -35,7 +38,7 @@ class Measured:
     within: list[dict[int, float]] = field(default_factory=list)
     categories: list[int] = field(default_factory=list)
 
-    def add(self, question: Question, ranked: Sequence[tuple[frozenset[str], int]]) -> None:
+    def add(self, question: Question, ranked: Sequence[Ranked]) -> None:
         """Add a ranking: of each turn its references and its length in tokens, the best first."""
         self.categories.append(question.category)
         self.recalls.append({k: _share(question, [refs for refs, _ in ranked[:k]]) for k in DEPTHS})
@@ -87,6 +90,16 @@ def run(conversations: Sequence[Conversation], memory: Memory, embedder: Embedde
     }
 
 
+def references(memory: Memory, namespace: str) -> list[Ranked]:
+    """Return, for each row of the namespace's index, its turn's references and length."""
+    index = memory.index(namespace)
+    lengths = index.length_tokens.tolist()
+    return [
+        (frozenset(source.reference for source in memory.store.sources_of(turn_id)), length)
+        for turn_id, length in zip(index.turn_ids.tolist(), lengths, strict=True)
+    ]
+
+
 class _Asked:
     """One conversation's turns as the plainer methods see them."""
 
@@ -94,17 +107,11 @@ class _Asked:
         self._memory, self._embedder, self._namespace = memory, embedder, conversation.name
         ids = memory.index(conversation.name).turn_ids.tolist()
         turns = memory.store.turns(ids)
-        self.known = {
-            turn_id: (
-                frozenset(source.reference for source in memory.store.sources_of(turn_id)),
-                turns[turn_id].length_tokens,
-            )
-            for turn_id in ids
-        }
-        self._by_row = [self.known[turn_id] for turn_id in ids]
+        self._by_row = references(memory, conversation.name)
+        self.known = dict(zip(ids, self._by_row, strict=True))
         self._plain = self._embed([f"{turns[i].speaker}: {turns[i].text}" for i in ids])
 
-    def baselines(self, question: str) -> dict[str, list[tuple[frozenset[str], int]]]:
+    def baselines(self, question: str) -> dict[str, list[Ranked]]:
         """Return the rankings of the plainer methods."""
         index = self._memory.index(self._namespace)
         words = score_words(index, self._memory.query(self._namespace, question)).own
@@ -134,7 +141,7 @@ def _share(question: Question, found: Sequence[frozenset[str]]) -> float:
     return len(question.evidence & frozenset[str]().union(*found)) / len(question.evidence)
 
 
-def _fitting(ranked: Sequence[tuple[frozenset[str], int]], budget_tokens: int) -> list[frozenset[str]]:
+def _fitting(ranked: Sequence[Ranked], budget_tokens: int) -> list[frozenset[str]]:
     chosen, left = [], budget_tokens
     for references, length_tokens in ranked:
         if length_tokens <= left:
