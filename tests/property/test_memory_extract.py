@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akashic_daemon.memory.extract import Said, Worths, extract, weigh
+from akashic_daemon.memory.extract import Spoken, Worths, extract, weigh
 
 _SAMPLES = (
     "Wow I'm not going to the café, and my brother Marco paid 40 euros! never src/a.py? 昨日は。 thanks so-so 😀 «ça»"
 )
 _WORDS = st.sampled_from([*_SAMPLES.split(), "\n"])
 _TEXT = st.one_of(st.lists(_WORDS, max_size=40).map(" ".join), st.text(max_size=200))
-_TURNS = st.lists(st.builds(Said, st.sampled_from(["Ann", "Bob", ""]), _TEXT), max_size=8)
+_TURNS = st.lists(st.builds(Spoken, st.sampled_from(["Ann", "Bob", ""]), _TEXT), max_size=8)
 
 
 def _is_left_of(kept: str, raw: str) -> bool:
@@ -23,7 +23,7 @@ def _is_left_of(kept: str, raw: str) -> bool:
 
 
 @given(_TURNS, st.floats(0, 1))
-def test_what_is_kept_is_the_text_with_pieces_left_out_in_order(turns: list[Said], rho: float) -> None:
+def test_what_is_kept_is_the_text_with_pieces_left_out_in_order(turns: list[Spoken], rho: float) -> None:
     weighed = weigh(turns, lambda _term: 1.0, Counter())
     worths = Worths(rho)
     worths.add(weighed, sum(turn.length_chars for turn in turns))
@@ -35,5 +35,5 @@ def test_what_is_kept_is_the_text_with_pieces_left_out_in_order(turns: list[Said
 
 
 @given(_TURNS)
-def test_the_same_turns_are_compacted_to_the_same_text(turns: list[Said]) -> None:
+def test_the_same_turns_are_compacted_to_the_same_text(turns: list[Spoken]) -> None:
     assert weigh(turns, len, Counter()) == weigh(turns, len, Counter())

@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from akashic_daemon.memory.clauses import clauses, shortened
-from akashic_daemon.memory.extract import Extract, Said, Weighed, Worths, extract, labels, lines, weigh
+from akashic_daemon.memory.extract import Extract, Spoken, Weighed, Worths, extract, labels, lines, weigh
 
 _FACTS = [
-    Said("Gina", "I lost my job at the bakery in Lyon, so I am learning to weld."),
-    Said("Jon", "Wow, that's cool, Gina! Good to see you!"),
-    Said("Gina", "My brother Marco restores violins in Cremona and sells them to orchestras."),
+    Spoken("Gina", "I lost my job at the bakery in Lyon, so I am learning to weld."),
+    Spoken("Jon", "Wow, that's cool, Gina! Good to see you!"),
+    Spoken("Gina", "My brother Marco restores violins in Cremona and sells them to orchestras."),
 ]
 
 
@@ -21,7 +21,7 @@ def _even(_term: str) -> float:
     return 1.0
 
 
-def _compact(turns: list[Said], rho: float) -> Extract:
+def _compact(turns: list[Spoken], rho: float) -> Extract:
     weighed = weigh(turns, _even, Counter())
     worths = Worths(rho)
     worths.add(weighed, sum(turn.length_chars for turn in turns))
@@ -48,7 +48,7 @@ def test_courtesies_go_and_facts_stay() -> None:
     ],
 )
 def test_identifiers_paths_numbers_and_lasting_wishes_stay_word_for_word_at_any_budget(text: str) -> None:
-    assert _compact([Said("user", text + ". Good to see you!")], 0.01).texts == (text + ".",)
+    assert _compact([Spoken("user", text + ". Good to see you!")], 0.01).texts == (text + ".",)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_no_word_is_left_out_of_other_languages(text: str) -> None:
 
 
 def test_a_term_counts_less_each_time() -> None:
-    first, again = weigh([Said("a", "violins from Cremona"), Said("a", "violins from Cremona")], _even, Counter())
+    first, again = weigh([Spoken("a", "violins from Cremona"), Spoken("a", "violins from Cremona")], _even, Counter())
     assert first.text == again.text
     assert again.worth < first.worth
 
 
 def test_a_question_counts_in_full_when_its_answer_is_short() -> None:
     asked = "Which instruments does your brother restore?"
-    short = weigh([Said("a", asked), Said("b", "Old violins")], _even, Counter())
-    long = weigh([Said("a", asked), Said("b", "Old violins from Cremona, cellos, double basses")], _even, Counter())
+    short = weigh([Spoken("a", asked), Spoken("b", "Old violins")], _even, Counter())
+    long = weigh([Spoken("a", asked), Spoken("b", "Old violins from Cremona, cellos, double basses")], _even, Counter())
     assert short[0].worth > long[0].worth
 
 
@@ -84,7 +84,7 @@ def test_one_budget_lets_a_chunk_of_facts_keep_more_than_one_of_chatter() -> Non
     chatter = [Weighed(0, "x" * 9, 10, 0.1) for _ in range(40)]
     worths.add(facts, 400)
     worths.add(chatter, 400)
-    turn = [Said("a", "y" * 397)]
+    turn = [Spoken("a", "y" * 397)]
     cutoff = worths.cutoff()
     assert extract(turn, facts, cutoff).rho > 0.9
     assert extract(turn, chatter, cutoff).kept_chars == 0

@@ -43,7 +43,7 @@ _LEFT_OUT = _words(
 _ENGLISH = _words("the and to of is i it my you that was for with have we i'm it's that's")
 
 _PINNED = re.compile(
-    r"https?://|[\w.-]+@[\w.-]+\.\w|(?:^|[\s\"'(`])~?\.{0,2}/[\w.-]+|\w+/\w+\.\w+|\b\w+\.[a-z]{1,4}\b(?=[\s,:)`]|$)"
+    r"https?://|[\w.-]{1,64}@[\w-]{1,64}\.\w|(?:^|[\s\"'(`])~?\.{0,2}/[\w.-]+|\w/\w|\b\w+\.[a-z]{1,4}\b(?=[\s,:)`]|$)"
     r"|`[^`]+`|\b[A-Za-z]+_\w+|\b[a-z]+[A-Z]\w*|\b\w+\(\)|\d|\b[A-Z]{3,}\b|--\w"
 )
 _CONSTRAINT = re.compile(

@@ -43,7 +43,7 @@ class Density:
 _CODE_LINE = re.compile(
     r"[{};]\s*$|^\s*(?:def|class|return|import|from|if|for|while|else|elif|try|except|const|let|var|func|fn|pub|public|"
     r"private|static|async|await|#include|package|use|@\w+|//|/\*|\*|#)(?!\w)|\w\(.*\)\s*[:{;]?\s*$|=>|->|::|[=!<>]=|\+\+|&&|"
-    r"^\s*[\"']?[\w.-]+[\"']?\s*[:=]\s*[\"'\[{\d]|^[+-]\s?\S.*[;{}()=]|^@@ |^diff |^\s*<[/\w!].*>|^\s{4,}(?![-*•\d])\S"
+    r"^\s*[\"']?[\w.-]+[\"']?\s*[:=]\s*[\"'\[{\d]|^[+-]\s?\S.*[;{}()=]|^@@ |^diff |^\s*[{\[]\s*[\"'{\[\d]|^\s*<[/\w!].*>|^\s{4,}(?![-*•\d])\S"
 )
 _LOG_LINE = re.compile(
     r"\d\d:\d\d:\d\d|\b(?:ERROR|WARN(?:ING)?|INFO|DEBUG|FAIL(?:ED)?|PASS(?:ED)?|Traceback|Exception)\b|^\s+at \S+\(|"
@@ -53,6 +53,7 @@ _TABLE_LINE = re.compile(r"^\s*\|.*\|\s*$|\t.*\t|\S\s{2,}\S+\s{2,}\S|^[^,\n]+(?:
 _LINE_NUMBER = re.compile(r"^\s*\d+(?:→|\t|: ?|\|)")
 """Tools number the lines of files that they show."""
 _MOST_LINES = 400
+_MOST_LINE_CHARS = 200
 _DENSE_SHARE = 0.4
 _FULL_MASS_PER_CHAR = 0.36
 """IDF mass (nats) of new terms a character at which prose would be kept whole: so the mean estimate on LoCoMo is the
@@ -69,7 +70,7 @@ def kind_of(text: str) -> Kind:
     for line in lines:
         if line.lstrip().startswith("```"):
             fenced = not fenced
-        chars[Kind.CODE if fenced else _kind_of_line(line)] += min(len(line), 200)
+        chars[Kind.CODE if fenced else _kind_of_line(line)] += min(len(line), _MOST_LINE_CHARS)
     total = sum(chars.values())
     dense = [(count, kind) for kind, count in chars.items() if kind.is_dense]
     if not dense or sum(count for count, _ in dense) < _DENSE_SHARE * total:
@@ -78,7 +79,7 @@ def kind_of(text: str) -> Kind:
 
 
 def _kind_of_line(numbered: str) -> Kind:
-    line = _LINE_NUMBER.sub("", numbered)
+    line = _LINE_NUMBER.sub("", numbered[:_MOST_LINE_CHARS])
     if _TABLE_LINE.search(line):
         return Kind.TABLE
     if _LOG_LINE.search(line):

@@ -34,7 +34,7 @@ _MOST_SPARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Spoken:
     """A turn of prose."""
 
     speaker: str
@@ -116,7 +116,7 @@ class Worths:
         return 0.0
 
 
-def weigh(turns: Sequence[Said], idf: Callable[[str], float], seen: Counter[str]) -> list[Weighed]:
+def weigh(turns: Sequence[Spoken], idf: Callable[[str], float], seen: Counter[str]) -> list[Weighed]:
     """Return the turns' clauses without small talk, in order. `seen` counts terms and is updated.
 
     idf: a term's weight by the namespace's own document frequencies.
@@ -168,7 +168,7 @@ def _bin(worth: float) -> int:
     return math.floor(_BINS_PER_DOUBLING * math.log2(worth)) if worth > 0 else _WORTHLESS
 
 
-def extract(turns: Sequence[Said], weighed: Sequence[Weighed], cutoff: float) -> Extract:
+def extract(turns: Sequence[Spoken], weighed: Sequence[Weighed], cutoff: float) -> Extract:
     """Return what the cutoff leaves of the turns."""
     parts: list[list[str]] = [[] for _ in turns]
     kept_chars = 0
@@ -191,7 +191,7 @@ def _distinct(name: str, names: Sequence[str]) -> Iterator[str]:
             yield name[:length]
 
 
-def lines(turns: Sequence[Said], extracted: Extract) -> str:
+def lines(turns: Sequence[Spoken], extracted: Extract) -> str:
     """Return the compacted text: a legend of the speakers, then a line for each turn of which something is left."""
     label = labels([turn.speaker for turn in turns])
     head = ", ".join(f"{short} = {name}" for name, short in label.items() if short != name)
