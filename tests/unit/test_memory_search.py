@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from akashic_daemon.memory import scoring
 from akashic_daemon.memory.embedder import TokenIds, Vectors, pooled
-from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.memory import LONGEST_TURN, Memory, Said
 from akashic_daemon.memory.postings import Postings
 from akashic_daemon.memory.words import terms
 from akashic_daemon.store.memory.store import open_memory_store
@@ -111,6 +111,17 @@ def test_counts_of_tokens_know_nothing_of_what_is_forgotten(memory: Memory) -> N
     assert before is not None
     assert after is not None
     assert after.body == before.body
+
+
+@pytest.mark.parametrize("between", [" ", "\n", "", "\ud83c"])
+def test_a_long_message_is_kept_in_parts_and_its_end_is_found(memory: Memory, between: str) -> None:
+    text = between.join(f"filler{number}" for number in range(4000)) + " the parrot eats mangoes"
+    added = memory.add("user", "s1", [Said("Ann", text, "m1")])
+    turns = memory.store.turns(added.turn_ids)
+    assert "".join(turns[i].text for i in added.turn_ids) == text.replace("\ud83c", "\ufffd")
+    assert max(len(turn.text) for turn in turns.values()) <= LONGEST_TURN
+    assert memory.search(["user"], "parrot mangoes", limit=1)[0].turn.id == added.turn_ids[-1]
+    assert [memory.store.sources_of(i)[0].reference for i in added.turn_ids[:2]] == ["m1", "m1#2"]
 
 
 def test_a_budget_is_kept(memory: Memory) -> None:

@@ -22,10 +22,12 @@ from akashic_daemon.store.memory.store import MemoryStore
 CLOSE_LOOKS = 128
 """So many of the best by words, and by meaning, are looked at closely."""
 
+LONGEST_TURN = 4096
+"""Characters of a turn: about 1,000 tokens, so that what is found can fit a budget."""
+
 _EMBED_BATCH = 1024
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _FIRST_PERSON = re.compile(r"\b(I|my|me|mine)\b")
-_LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,14 @@ class Memory:
         self._weights: dict[str, TokenWeights] = {}
 
     def add(self, namespace: str, source: str, said: Sequence[Said]) -> Added:
-        """Remember messages of one source in the order they were said. Adding them again changes nothing."""
-        added = self.store.add_turns(namespace, source, [_new_turn(message) for message in said])
+        """Remember messages of one source in the order they were said. Adding them again changes nothing.
+
+        A message of over LONGEST_TURN characters becomes several turns, each a part of it: together they are its text,
+        and any of them can be found. The later ones have its reference with `#2`, `#3`, … after it.
+        """
+        added = self.store.add_turns(
+            namespace, source, [_new_turn(part) for message in said for part in _parts_of(message)]
+        )
         if added.new_ids:
             self._follow(namespace)
         return added
@@ -162,12 +170,12 @@ class Memory:
         """Let the token counts know nothing of texts that go; which words were said can be read from counts."""
         self.index(namespace)
         weights = self._weights[namespace]
-        weights.uncount(self._embedder.token_ids([text[:_LOOKED_AT] for text in texts]))
+        weights.uncount(self._embedder.token_ids(texts))
         self.store.put_vectors(self._embedder.name, [], weights.state(namespace))
 
     def _embed(self, weights: TokenWeights, turn_ids: Sequence[int], *, are_new: bool) -> scoring.Scores:
         turns = self.store.turns(turn_ids)
-        tokens = self._embedder.token_ids([turns[turn_id].text[:_LOOKED_AT] for turn_id in turn_ids])
+        tokens = self._embedder.token_ids([turns[turn_id].text for turn_id in turn_ids])
         if are_new:
             weights.count(tokens)
         return weights.embed(tokens)
@@ -183,9 +191,25 @@ class Memory:
         self.store.put_vectors(self._embedder.name, [], weights.state(namespace))
 
 
+def _parts_of(said: Said) -> list[Said]:
+    """Cut a long message behind lines, else behind words, else anywhere."""
+    text, parts = said.text, list[str]()
+    start = 0
+    while len(text) - start > LONGEST_TURN:
+        end = start + LONGEST_TURN
+        # Not before the middle: a text of few breaks would fall into crumbs.
+        breaks = (text.rfind(mark, start + LONGEST_TURN // 2, end) + 1 for mark in ("\n", " "))
+        cut = next((at for at in breaks if at > 0), end)
+        parts.append(text[start:cut])
+        start = cut
+    parts.append(text[start:])
+    names = [said.reference, *(f"{said.reference}#{number}" for number in range(2, len(parts) + 1))]
+    return [replace(said, text=part, reference=name) for part, name in zip(parts, names, strict=True)]
+
+
 def _new_turn(said: Said) -> NewTurn:
     tokens = max(1, len(said.text.encode("utf-8", "surrogatepass")) // 4)
-    terms = tuple(words.terms(said.text[:_LOOKED_AT]))
+    terms = tuple(words.terms(said.text))
     return NewTurn(said.speaker, said.text, said.reference, said.event_at_s, tokens, terms, traits.of(said.text))
 
 
