@@ -40,7 +40,7 @@ class NamespaceIndex:
             "speaker": np.empty(0, np.int32),
             "event_at_s": np.empty(0, np.float64),
             "length_tokens": np.empty(0, np.int32),
-            "length_terms": np.empty(0, np.int32),
+            "length_terms": np.empty(0, np.float32),
             "traits": np.empty(0, np.uint8),
             "vectors": np.empty((0, dimensions), np.int8),
             "scale": np.empty(0, np.float32),
@@ -48,6 +48,7 @@ class NamespaceIndex:
         }
         self.speakers: dict[str, int] = {}
         self._sources: dict[int, int] = {}
+        self._source_terms: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -103,9 +104,17 @@ class NamespaceIndex:
         return self._column("length_tokens", np.int32)
 
     @property
-    def length_terms(self) -> NDArray[np.int32]:
+    def length_terms(self) -> NDArray[np.float32]:
         """How many terms a row has, repeats counted."""
-        return self._column("length_terms", np.int32)
+        return self._column("length_terms", np.float32)
+
+    @property
+    def source_terms(self) -> NDArray[np.float32]:
+        """How many terms each source has."""
+        if self._source_terms is None:
+            sums = np.bincount(self.source, self.length_terms, self.source_count)
+            self._source_terms = sums.astype(np.float32)
+        return self._source_terms
 
     @property
     def traits(self) -> NDArray[np.uint8]:
@@ -142,6 +151,7 @@ class NamespaceIndex:
             return
         self._reserve(first + count)
         self._size += count
+        self._source_terms = None
         new = slice(first, self._size)
         self.turn_ids[new] = [row.turn_id for row in rows]
         self.source[new] = [self._sources.setdefault(row.source_id, len(self._sources)) for row in rows]

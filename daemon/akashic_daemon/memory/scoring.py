@@ -28,7 +28,6 @@ _BLOCK_ROWS = 64
 _NEARLY_NOTHING = 1e-6
 
 FEATURES = (
-    "words",
     "words_around",
     "words_source",
     "meaning",
@@ -40,12 +39,12 @@ FEATURES = (
     "answer",
     "length",
 )
-"""BM25 of the turn, with its neighbours, of its source; cosine, with its neighbours'; the question names its speaker;
+"""BM25 of the turn with its neighbours, of its source; cosine, with its neighbours'; the question names its speaker;
 it has words of time and the question asks for one; it has such words; it is a question; it follows one; its length."""
 
-WEIGHTS = np.array([0.0, 7.0, 5.0, 1.0, 6.0, 2.2, 1.5, 0.35, -0.8, 0.5, 0.4], np.float32)
+WEIGHTS = np.array([7.0, 5.0, 1.0, 6.0, 2.2, 1.5, 0.35, -0.8, 0.5, 0.4], np.float32)
 """By FEATURES. Fitted to half of LoCoMo's conversations and rounded; a change of a fifth in any moves recall by under a
-point. The turn's own words count within `words_around`."""
+point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +62,26 @@ class Query:
 class WordScores:
     """BM25 over all rows and sources, as shares of the most that the question could get."""
 
-    own: Scores
     around: Scores
     source: Scores
 
 
 def score_words(index: NamespaceIndex, query: Query) -> WordScores:
-    """Return BM25 of the query for each row, for each row with its neighbours, and for each source."""
+    """Return BM25 of the query for each row with its neighbours, and for each source."""
     size = len(index)
-    own, around = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    around = np.zeros(size, np.float32)
     source = np.zeros(index.source_count, np.float32)
     scratch = np.zeros(size, np.float32)
-    length = index.length_terms.astype(np.float32)
-    mean = max(float(length.mean()), 1.0) if size else 1.0
-    source_length = np.bincount(index.source, length, index.source_count).astype(np.float32)
-    source_mean = max(float(source_length.mean()), 1.0)
+    length = index.length_terms
+    mean = _mean(length)
+    source_length = index.source_terms
+    source_mean = _mean(source_length)
     most = source_most = 0.0
     for term in query.term_ids:
         rows, counts = index.postings.of(term)
         idf = _idf(size, len(rows))
         most += idf
         amount = counts.astype(np.float32)
-        own[rows] += idf * _saturated(amount, length[rows], mean, B_OWN)
         near = _spread(index, rows, amount, scratch)
         wide = length[near] * (1 + 2 * NEIGHBOUR_TERMS)
         around[near] += idf * _saturated(scratch[near], wide, mean * (1 + 2 * NEIGHBOUR_TERMS), B_WIDE)
@@ -96,7 +93,17 @@ def score_words(index: NamespaceIndex, query: Query) -> WordScores:
     missing = query.unknown_terms
     most += missing * _idf(size, 0)
     source_most += missing * _idf(index.source_count, 0)
-    return WordScores(own / max(most, 1.0), around / max(most, 1.0), source / max(source_most, 1.0))
+    return WordScores(around / max(most, 1.0), source / max(source_most, 1.0))
+
+
+def score_own_words(index: NamespaceIndex, query: Query) -> Scores:
+    """Return plain BM25 of the query for each row."""
+    size, length = len(index), index.length_terms
+    own = np.zeros(size, np.float32)
+    for term in query.term_ids:
+        rows, counts = index.postings.of(term)
+        own[rows] += _idf(size, len(rows)) * _saturated(counts.astype(np.float32), length[rows], _mean(length), B_OWN)
+    return own
 
 
 def score_sketches(index: NamespaceIndex, query: Query) -> Scores:
@@ -125,7 +132,6 @@ def features(index: NamespaceIndex, query: Query, words: WordScores, rows: Rows)
     meaning, around = _meanings(index, query, rows)
     named = np.isin(index.speaker[rows], list(query.speakers)) if query.speakers else np.zeros(len(rows), bool)
     columns: Sequence[NDArray[np.generic]] = (
-        words.own[rows],
         words.around[rows],
         words.source[index.source[rows]],
         meaning,
@@ -163,6 +169,10 @@ def _spread(index: NamespaceIndex, rows: Rows, amount: Scores, scratch: Scores) 
 def _saturated(amount: Scores, length: Scores, mean: float, b: float) -> Scores:
     """Return BM25's share of a term's weight, at most 1."""
     return np.asarray(amount / (amount + K1 * (1 - b + b * length / mean)), np.float32)
+
+
+def _mean(length: Scores) -> float:
+    return max(float(length.mean()), 1.0) if len(length) else 1.0
 
 
 def _idf(size: int, document_count: int) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from akashic_daemon.memory.embedder import Embedder, Vectors
 from akashic_daemon.memory.evaluation.corpus import CATEGORIES, Conversation, Question
 from akashic_daemon.memory.memory import Memory
-from akashic_daemon.memory.scoring import Scores, score_words
+from akashic_daemon.memory.scoring import Scores, score_own_words
 
 DEPTHS = (5, 10, 20)
 BUDGETS_TOKENS = (250, 500, 1000, 2000, 4000)
@@ -114,7 +114,7 @@ class _Asked:
     def baselines(self, question: str) -> dict[str, list[Ranked]]:
         """Return the rankings of the plainer methods."""
         index = self._memory.index(self._namespace)
-        words = score_words(index, self._memory.query(self._namespace, question)).own
+        words = score_own_words(index, self._memory.query(self._namespace, question))
         meaning = np.asarray(self._plain @ self._embed([question])[0], np.float32)
         scores: dict[str, Scores] = {
             "bm25": words,

@@ -1,0 +1,171 @@
+"""What compaction without a model leaves: of the evidence's content, and of recall.
+
+Content is IDF mass: a turn's share is that of its distinct terms, names of the speakers aside, that its compacted text still
+has. A turn counts as kept when two thirds of it are. "fixed" gives each chunk of eight turns the same share; "turns" keeps
+whole turns by what is new in them, as one running choice over the conversation would.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from akashic_daemon.memory.embedder import Embedder
+from akashic_daemon.memory.evaluation.corpus import Conversation, Question
+from akashic_daemon.memory.extract import Spoken, Weighed, Worths, extract, weigh
+from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.words import terms
+
+RHO = 0.495
+"""Asked for, so that the actual one stays below a half."""
+_KEPT_SHARE = 2 / 3
+_CHUNK_CHARS = 4096
+_FIXED_TURNS = 8
+_DEPTH = 10
+_BUDGET_TOKENS = 1000
+
+Texts = list[str]
+_Idf = Callable[[str], float]
+
+
+def run(conversations: Sequence[Conversation], memory: Memory, _embedder: Embedder) -> dict[str, Any]:
+    """Compact every conversation by each method; recall is measured for ours and for the raw text."""
+    methods: dict[str, Callable[[list[Spoken], _Idf], Texts]] = {
+        "raw": lambda turns, _idf: [turn.text for turn in turns],
+        "akashic": _global,
+        "akashic as it goes": _streamed,
+        "clauses, fixed": _fixed,
+        "turns, one budget": lambda turns, idf: _whole_turns(turns, idf, len(turns)),
+        "turns, fixed": lambda turns, idf: _whole_turns(turns, idf, _FIXED_TURNS),
+    }
+    return {"rows": [{"method": name, **_measure(conversations, memory, name, by)} for name, by in methods.items()]}
+
+
+def _measure(
+    conversations: Sequence[Conversation], memory: Memory, name: str, by: Callable[[list[Spoken], _Idf], Texts]
+) -> dict[str, Any]:
+    shares: list[float] = []
+    kept: list[float] = []
+    recall: list[float] = []
+    within: list[float] = []
+    raw_chars = left_chars = 0
+    for conversation in conversations:
+        said = [(source, turn) for source, turns in conversation.sessions for turn in turns]
+        spoken = [Spoken(turn.speaker, turn.text) for _, turn in said]
+        idf = _idf_of(spoken)
+        texts = by(spoken, idf)
+        raw_chars += sum(turn.length_chars for turn in spoken)
+        for whole, text in zip(spoken, texts, strict=True):
+            # A text that is cut bears a label of a letter; a whole turn the name.
+            left_chars += 0 if not text else whole.length_chars if text == whole.text else len(text) + 3
+        of_turn = dict(zip((t.reference for _, t in said), _shares(spoken, texts, idf), strict=True))
+        for question in conversation.questions:
+            found = [of_turn[reference] for reference in question.evidence]
+            shares.append(statistics.fmean(found))
+            kept.append(statistics.fmean(share >= _KEPT_SHARE for share in found))
+        namespace = f"{conversation.name} {name}"
+        for (source, turn), text in zip(said, texts, strict=True):
+            if text:
+                memory.add(namespace, source, [Said(turn.speaker, text, turn.reference, turn.event_at_s)])
+        for question in conversation.questions:
+            spans = memory.search([namespace], question.text, limit=_DEPTH)
+            recall.append(_found(memory, question, [span.turn.id for span in spans]))
+            spans = memory.search_within([namespace], question.text, _BUDGET_TOKENS)
+            within.append(_found(memory, question, [span.turn.id for span in spans]))
+    return {
+        "rho": round(left_chars / raw_chars, 4),
+        "evidence_content": round(statistics.fmean(shares), 4),
+        "evidence_kept": round(statistics.fmean(kept), 4),
+        "recall_at_10": round(statistics.fmean(recall), 4),
+        "recall_within_1000": round(statistics.fmean(within), 4),
+    }
+
+
+def _found(memory: Memory, question: Question, turn_ids: Sequence[int]) -> float:
+    found = {source.reference for turn_id in turn_ids for source in memory.store.sources_of(turn_id)}
+    return len(question.evidence & found) / len(question.evidence)
+
+
+def _idf_of(turns: Sequence[Spoken]) -> _Idf:
+    frequency = Counter(term for turn in turns for term in set(terms(turn.text)))
+    return lambda term: math.log((len(turns) + 1) / frequency[term]) if frequency[term] else 0.0
+
+
+def _shares(turns: Sequence[Spoken], texts: Texts, idf: _Idf) -> list[float]:
+    people = {term for turn in turns for term in terms(turn.speaker)}
+    out = []
+    for turn, text in zip(turns, texts, strict=True):
+        said = set(terms(turn.text)) - people
+        mass = sum(idf(term) for term in said)
+        out.append(sum(idf(term) for term in said & set(terms(text))) / mass if mass else 1.0)
+    return out
+
+
+def _chunks(turns: Sequence[Spoken]) -> list[list[Spoken]]:
+    chunks: list[list[Spoken]] = [[]]
+    for turn in turns:
+        if sum(t.length_chars for t in chunks[-1]) >= _CHUNK_CHARS:
+            chunks.append([])
+        chunks[-1].append(turn)
+    return chunks
+
+
+def _chars(turns: Sequence[Spoken]) -> int:
+    return sum(turn.length_chars for turn in turns)
+
+
+def _global(turns: list[Spoken], idf: _Idf) -> Texts:
+    weighed = weigh(turns, idf, Counter())
+    worths = Worths(RHO)
+    worths.add(weighed, _chars(turns))
+    return list(extract(turns, weighed, worths.cutoff()).texts)
+
+
+def _streamed(turns: list[Spoken], idf: _Idf) -> Texts:
+    worths, seen, texts = Worths(RHO), Counter[str](), Texts()
+    for chunk in _chunks(turns):
+        weighed = weigh(chunk, idf, seen)
+        worths.add(weighed, _chars(chunk))
+        extracted = extract(chunk, weighed, worths.cutoff())
+        worths.note(extracted.kept_chars)
+        texts += extracted.texts
+    return texts
+
+
+def _fixed(turns: list[Spoken], idf: _Idf) -> Texts:
+    seen, texts = Counter[str](), Texts()
+    for first in range(0, len(turns), _FIXED_TURNS):
+        chunk = turns[first : first + _FIXED_TURNS]
+        weighed = weigh(chunk, idf, seen)
+        texts += extract(chunk, _filling(weighed, RHO * _chars(chunk)), 0.0).texts
+    return texts
+
+
+def _filling(weighed: Sequence[Weighed], room_chars: float) -> list[Weighed]:
+    chosen = set()
+    for number in sorted(range(len(weighed)), key=lambda n: -weighed[n].worth):
+        if weighed[number].cost_chars <= room_chars:
+            chosen.add(number)
+            room_chars -= weighed[number].cost_chars
+    return [clause for number, clause in enumerate(weighed) if number in chosen]
+
+
+def _whole_turns(turns: list[Spoken], idf: _Idf, chunk_turns: int) -> Texts:
+    seen: set[str] = set()
+    worth = []
+    for turn in turns:
+        new = set(terms(turn.text)) - seen
+        worth.append(sum(idf(term) for term in new))
+        seen |= new
+    texts = [""] * len(turns)
+    for first in range(0, len(turns), chunk_turns):
+        numbers = range(first, min(first + chunk_turns, len(turns)))
+        room_chars = RHO * sum(turns[n].length_chars for n in numbers)
+        for number in sorted(numbers, key=lambda n: -worth[n]):
+            if turns[number].length_chars <= room_chars:
+                texts[number] = turns[number].text
+                room_chars -= turns[number].length_chars
+    return texts
