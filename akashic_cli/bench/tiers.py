@@ -19,7 +19,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -272,21 +271,20 @@ class Suite:
 
     def _play(self, scenario: str, players: list[Player], target: Target) -> None:
         self._told(scenario, 0)
-        count = len(players)
-        told = partial(self._told, scenario, 1)
-        try:
-            replay(players, target, agents=count, parallel=False, played=told)
-        finally:
-            for player in players:
-                for turn in player.turns:
-                    m = turn.measured
-                    kv_tokens = m.computed_tokens + m.completion_tokens
-                    self.result.samples.append(
-                        Sample(scenario, player.run.name, turn.index, turn.unique_new_tokens, kv_tokens, m)
-                    )
+        replay(players, target, agents=len(players), parallel=False, played=lambda: self._take(scenario, players))
         for player in players:
             if player.stopped is not None:
                 raise player.stopped
+
+    def _take(self, scenario: str, players: list[Player]) -> None:
+        """Keep the turns that were played since the last time."""
+        known = {(s.session, s.turn) for s in self.result.samples if s.scenario == scenario}
+        for player in players:
+            for turn in player.turns:
+                if (player.run.name, turn.index) not in known:
+                    m = turn.measured
+                    kv_tokens = m.computed_tokens + m.completion_tokens
+                    self._keep(Sample(scenario, player.run.name, turn.index, turn.unique_new_tokens, kv_tokens, m))
 
 
 def _start_anew(daemon: OwnDaemon, settings: dict[str, Any]) -> None:

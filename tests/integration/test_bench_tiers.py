@@ -75,6 +75,22 @@ def test_an_interruption_keeps_what_was_measured_and_ends_the_daemon(model: Path
     assert not left_processes(work)
 
 
+def test_an_interruption_among_agents_keeps_the_turns_that_they_had(model: Path, tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def told(scenario: str, count: int) -> None:
+        done.extend([scenario] * count)
+        if len(done) == 4:
+            raise KeyboardInterrupt
+
+    plan = Plan(("agents",), tokens=300, agents=3, agent_turns=2, model=str(model), folder=tmp_path)
+    suite = Suite(plan, told)
+    with pytest.raises(KeyboardInterrupt):
+        suite.run()
+    assert [s.turn for s in suite.result.samples] == [0, 0, 0, 1]
+    assert len({s.session for s in suite.result.samples}) == 3
+
+
 def test_the_command_writes_its_figures_and_fails_where_a_run_is_too_short(model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.json"
     turns = [{"role": "user", "content": "hello " * 60}, {"role": "assistant", "content": "hi"}]
