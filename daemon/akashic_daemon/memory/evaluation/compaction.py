@@ -11,12 +11,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.evaluation.corpus import Conversation, Question
 from akashic_daemon.memory.extract import Spoken, Weighed, Worths, extract, weigh
-from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.memory import Memory
 from akashic_daemon.memory.words import terms
 
 RHO = 0.495
@@ -67,9 +68,9 @@ def _measure(
             shares.append(statistics.fmean(found))
             kept.append(statistics.fmean(share >= _KEPT_SHARE for share in found))
         namespace = f"{conversation.name} {name}"
-        for (source, turn), text in zip(said, texts, strict=True):
-            if text:
-                memory.add(namespace, source, [Said(turn.speaker, text, turn.reference, turn.event_at_s)])
+        left = [(source, replace(turn, text=text)) for (source, turn), text in zip(said, texts, strict=True) if text]
+        for source, _ in conversation.sessions:
+            memory.add(namespace, source, [turn for where, turn in left if where == source])
         for question in conversation.questions:
             spans = memory.search([namespace], question.text, limit=_DEPTH)
             recall.append(_found(memory, question, [span.turn.id for span in spans]))
