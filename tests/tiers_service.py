@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.protocol.native import Reuse
 from akashic_daemon.protocol.tiers import Tier, TierReport
 from akashic_daemon.service import Service
 from akashic_daemon.tiers.block import Block
+from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.mover import Priority
 from fake_service import NEVER, answer, ask, running_service, user
 
@@ -21,8 +23,15 @@ TIERS = {"cache.ram_bytes": "1MiB", "cache.ssd_bytes": "256MiB"}
 Check = Callable[[Service], Awaitable[None]]
 
 
-def on_service(home: Path, check: Check, *, flags: dict[str, Any] | None = None, kv_cells: int = 8192) -> None:
-    """Run `check` on a service with tiers."""
+def on_service(
+    home: Path,
+    check: Check,
+    *,
+    flags: dict[str, Any] | None = None,
+    kv_cells: int = 8192,
+    reload_pays: bool = True,
+) -> None:
+    """Run `check` on a service with tiers; what is cheaper is given, for the fake engine's speed means nothing."""
 
     async def run() -> None:
         def engine(_name: str, _path: Path) -> FakeEngine:
@@ -35,7 +44,8 @@ def on_service(home: Path, check: Check, *, flags: dict[str, Any] | None = None,
                 exporter.min_recompute_s = 0.0  # everything is worth writing, however fast this machine is
             await check(service)
 
-    asyncio.run(run())
+    with mock.patch.object(Costs, "reload_pays", return_value=reload_pays):
+        asyncio.run(run())
 
 
 async def say(service: Service, session: str, text: str = LONG, **options: Any) -> Reuse:

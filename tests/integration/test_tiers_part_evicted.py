@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.types import BLOCK_TOKENS
@@ -15,14 +13,9 @@ from tiers_service import on_service, settled
 AMPLE = {"cache.ram_bytes": "64MiB", "cache.ssd_bytes": "0"}
 
 
-def test_sessions_that_do_not_fit_whole_compute_only_what_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_that_do_not_fit_whole_compute_only_what_is_new(tmp_path: Path) -> None:
     # Each wants 1,100 cells and more: what one turn of the other's puts out is a part of it, at its end.
     async def check(service: Service) -> None:
-        costs = service.tiers.mover.costs
-        assert costs is not None
-        monkeypatch.setattr(costs, "reload_pays", lambda *_: True)
         histories = {name: [user(f"{name} begins and tells " * 50)] for name in ("left", "right")}
         prompts = dict.fromkeys(histories, 0)
         tiers_gave = 0

@@ -14,6 +14,7 @@ from akashic_daemon.protocol.tiers import HintRequest, PruneRequest
 from akashic_daemon.service import Service
 from akashic_daemon.store.blocks.store import BlockStore
 from akashic_daemon.tiers.block import Block
+from akashic_daemon.types import BLOCK_TOKENS
 from fake_service import NEVER, running_service
 from tiers_service import LONG, TIERS, catalogue, empty_engine, empty_ram, on_service, say, settled, stored_bytes, tier
 
@@ -125,6 +126,20 @@ def test_a_hinted_session_is_in_the_engine_before_it_asks(home: Path) -> None:
         assert (report.hints, report.hints_met, report.hints_expired) == (1, 1, 0)
 
     on_service(home, check)
+
+
+def test_what_takes_longer_to_load_is_computed_again_and_that_is_told(home: Path) -> None:
+    async def check(service: Service) -> None:
+        first = await say(service, "one")
+        await settled(service)
+        await empty_engine(service)
+        again = await say(service, "one")
+        assert again.computed_tokens == first.computed_tokens
+        (told,) = [note for note in again.notes if "loading takes longer" in note]
+        stored = int(told.split()[0])
+        assert first.computed_tokens - BLOCK_TOKENS < stored < first.computed_tokens
+
+    on_service(home, check, reload_pays=False)
 
 
 def test_a_request_may_say_when_the_next_one_comes(home: Path) -> None:

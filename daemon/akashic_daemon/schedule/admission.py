@@ -154,6 +154,9 @@ class Admission:
                 request.sampler.accept(request.route.path.tokens[-params.penalty_last_tokens :])
         if not request.admitted_s:
             request.timing.queued_s = time.monotonic() - request.created_s
+            if request.outlook.too_dear:
+                told = f"{request.outlook.too_dear} stored tokens are computed again: by what was measured, loading takes longer"
+                request.reuse.notes = [*request.reuse.notes, told]
         request.admitted_s = time.monotonic()
         if not request.had_everything:  # else loading took what computing needs: sequences, or room for whole blocks
             request.promotion = self._tiering.promote(request.key, request.outlook)

@@ -58,11 +58,15 @@ class TierSettings:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a path would cost: `computed` tokens, after loading what the plan wants from `pieces`."""
+    """What a path would cost: `computed` tokens, after loading what the plan wants from `pieces`.
+
+    too_dear: of the computed ones, those that the tiers have, but that take longer to load.
+    """
 
     computed: int
     plan: RestorePlan | None = None
     pieces: tuple[Piece, ...] = ()
+    too_dear: int = 0
 
     @property
     def cells(self) -> int:
@@ -175,7 +179,7 @@ class Tiering:
         known = pieces[-1].indices[1] if pieces else 0
         plan = index.restorer.plan(key, len(key) - 1, stored_ranges(pieces), known)
         if not plan.wanted or not self._pays(plan, pieces):
-            return Outlook(plan.computed_without)
+            return Outlook(plan.computed_without, too_dear=plan.computed_without - plan.computed)
         return Outlook(plan.computed, plan, tuple(pieces))
 
     def _pays(self, plan: RestorePlan, pieces: Iterable[Piece]) -> bool:
