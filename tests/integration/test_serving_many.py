@@ -269,7 +269,7 @@ def test_after_a_thousand_random_cancels_no_sequence_block_task_promotion_or_buf
         async with asyncio.timeout(30):
             while len(asyncio.all_tasks()) > 1:  # what was still being written down ends; else a task is leaked
                 await asyncio.sleep(0)
-        assert service._loop._counters.requests_cancelled_total > 500
+        assert service._loop._counters.requests_cancelled_total > 100, "the others ended or were gone before they came"
         text = LONG[:200]
         done = await answer(service, ask(user(text), session="after", max_tokens=10))
         assert done.text == fresh_answer([user(text)], 10, end_every=NEVER)
