@@ -14,6 +14,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,20 @@ _ROUTES = [
     ("DELETE", f"{_NATIVE}/models/([^/]+)", "remove_model"),
     ("POST", "/v1/chat/completions", "completions"),
 ]
+
+
+@contextmanager
+def listening() -> Iterator[FakeDaemon]:
+    """Let a stand-in answer on the socket of the current home until the block ends."""
+    server = FakeDaemon(find_paths())
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def main() -> None:

@@ -22,6 +22,14 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def other_home(tmp_path: Path) -> Path:
+    """Another home, beside the one in the environment."""
+    path = tmp_path / "other"
+    path.mkdir()
+    return path
+
+
 @pytest.fixture(scope="session")
 def smollm_path() -> Path:
     """The embedded model's file."""

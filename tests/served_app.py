@@ -1,19 +1,46 @@
-"""A service that is served over real HTTP on a free port of this machine, for clients that want a URL."""
+"""A stand-in service behind the real routes: asked by hand, or over HTTP on a free port for clients that want a URL."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from akashic_daemon.api.app import create_app
 from akashic_daemon.protocol.native import Reuse
-from akashic_daemon.schedule.events import Finished, GenerationEvent, Started, TextDelta, ToolCallDelta
-from echo_service import EchoService
+from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started, TextDelta, ToolCallDelta
+from echo_service import Caller, EchoService, run
+
+
+def post(service: EchoService, body: Mapping[str, Any] | bytes, path: str) -> Caller:
+    """Send one request by hand and return what came back."""
+    caller = Caller(service, path, [body if isinstance(body, bytes) else json.dumps(body).encode()])
+
+    async def check() -> None:
+        await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
+
+    run(check)
+    return caller
+
+
+def asked(home: Path, body: Mapping[str, Any], path: str) -> GenerationInput:
+    """Return what a body asks the service for."""
+    service = EchoService(home)
+    caller = post(service, body, path)
+    assert caller.status == 200, caller.text
+    return service.requests[0]
+
+
+def header(caller: Caller, name: str) -> str | None:
+    """Return a header of the answer, by its name in lower case."""
+    found = [v.decode() for k, v in caller.sent[0]["headers"] if k.decode().lower() == name]
+    return found[0] if found else None
 
 
 @contextmanager

@@ -369,7 +369,7 @@ def test_a_request_that_had_to_make_way_waits_until_another_ends(home: Path) -> 
                 requests = [ask(a, max_tokens=40, session=f"s{turn}-{n}") for n, a in enumerate(asked)]
                 done = await asyncio.gather(*(answer(service, r) for r in requests))
                 assert [d.completion_tokens for d in done] == [40, 40]
-            assert 1 <= (await service.stats()).preempted_total <= 10
+            assert 5 <= (await service.stats()).preempted_total <= 10
 
     with driven():
         asyncio.run(work())

@@ -243,7 +243,7 @@ def test_after_a_thousand_random_cancels_no_sequence_block_task_promotion_or_buf
 
         async def leave(number: int) -> None:
             text = LONG[: chance.randrange(120)] + str(number % 40)
-            request = ask(user(text), session=f"s{number % 40}", max_tokens=chance.randint(1, 30))
+            request = ask(user(text), session=f"s{number % 40}", max_tokens=200)
             until = chance.randrange(6)
             if not until:
                 task = asyncio.ensure_future(answer(service, request))
@@ -269,7 +269,7 @@ def test_after_a_thousand_random_cancels_no_sequence_block_task_promotion_or_buf
         async with asyncio.timeout(180):
             while len(asyncio.all_tasks()) > 1:  # what was still being written down ends; else a task is leaked
                 await asyncio.sleep(0.01)  # spinning would keep the store's thread from the interpreter
-        assert service._loop._counters.requests_cancelled_total > 100, "the others ended or were gone before they came"
+        assert service._loop._counters.requests_cancelled_total > 500, "only who left at once may not have come"
         text = LONG[:200]
         done = await answer(service, ask(user(text), session="after", max_tokens=10))
         assert done.text == fresh_answer([user(text)], 10, end_every=NEVER)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import served_app
 from akashic_daemon.api import stream as stream_module
 from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.base import SamplingParams
@@ -19,7 +20,7 @@ from akashic_daemon.protocol.native import Reuse
 from akashic_daemon.schedule.events import GenerationEvent, GenerationInput, Started, TextDelta, ToolCallDelta
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from echo_service import Caller, EchoService, finished, run
-from served_app import scripted
+from served_app import header, scripted
 
 PATH = "/v1/messages"
 HELLO: dict[str, Any] = {"max_tokens": 50, "messages": [{"role": "user", "content": "a b"}]}
@@ -27,27 +28,11 @@ TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object", "pro
 
 
 def post(service: EchoService, body: Mapping[str, Any] | bytes, path: str = PATH) -> Caller:
-    """Send one request and return what came back."""
-    caller = Caller(service, path, [body if isinstance(body, bytes) else json.dumps(body).encode()])
-
-    async def check() -> None:
-        await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
-
-    run(check)
-    return caller
+    return served_app.post(service, body, path)
 
 
 def asked(home: Path, **fields: Any) -> GenerationInput:
-    """Return what the service was asked for."""
-    service = EchoService(home)
-    caller = post(service, {**HELLO, **fields})
-    assert caller.status == 200, caller.text
-    return service.requests[0]
-
-
-def header(caller: Caller, name: str) -> str | None:
-    found = [v.decode() for k, v in caller.sent[0]["headers"] if k.decode().lower() == name]
-    return found[0] if found else None
+    return served_app.asked(home, {**HELLO, **fields}, PATH)
 
 
 def events_of(caller: Caller) -> list[tuple[str, dict[str, Any]]]:

@@ -11,24 +11,17 @@ from typing import Any
 import openai
 import pytest
 
-from akashic_daemon.api.app import create_app
+import served_app
 from akashic_daemon.errors import Overloaded
 from akashic_daemon.schedule.events import GenerationEvent, GenerationInput
-from echo_service import Caller, EchoService, run
+from echo_service import Caller, EchoService
 from served_app import served
 
 PATH = "/v1/completions"
 
 
 def post(service: EchoService, body: Mapping[str, Any]) -> Caller:
-    """Send one request and return what came back."""
-    caller = Caller(service, PATH, [json.dumps(body).encode()])
-
-    async def check() -> None:
-        await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
-
-    run(check)
-    return caller
+    return served_app.post(service, body, PATH)
 
 
 def chunks_of(caller: Caller) -> list[dict[str, Any]]:

@@ -10,39 +10,24 @@ from typing import Any
 
 import pytest
 
+import served_app
 from akashic_daemon.api import body as body_module
 from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.schedule.events import GenerationInput
 from echo_service import CHAT, Caller, EchoService, run
+from served_app import header
 
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "a b"}]}
 
 
 def post(home: Path, body: Mapping[str, Any] | bytes, path: str = CHAT) -> tuple[Caller, EchoService]:
-    """Send one request and return what came back."""
-    out: list[tuple[Caller, EchoService]] = []
-
-    async def check() -> None:
-        service = EchoService(home)
-        caller = Caller(service, path, [body if isinstance(body, bytes) else json.dumps(body).encode()])
-        await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
-        out.append((caller, service))
-
-    run(check)
-    return out[0]
+    service = EchoService(home)
+    return served_app.post(service, body, path), service
 
 
 def asked(home: Path, **fields: Any) -> GenerationInput:
-    """Return what the service was asked for."""
-    caller, service = post(home, {**HELLO, **fields})
-    assert caller.status == 200, caller.text
-    return service.requests[0]
-
-
-def header(caller: Caller, name: str) -> str | None:
-    found = [v.decode() for k, v in caller.sent[0]["headers"] if k.decode().lower() == name]
-    return found[0] if found else None
+    return served_app.asked(home, {**HELLO, **fields}, CHAT)
 
 
 def test_without_fields_a_request_samples_as_openai_does(home: Path) -> None:

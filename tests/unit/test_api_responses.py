@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from akashic_daemon.api.app import create_app
+import served_app
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.schedule.events import GenerationEvent, GenerationInput, TextDelta, ToolCallDelta
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
-from echo_service import Caller, EchoService, finished, run
-from served_app import scripted
+from echo_service import Caller, EchoService, finished
+from served_app import header, scripted
 
 PATH = "/v1/responses"
 HELLO: dict[str, Any] = {"input": "a b", "store": False}
@@ -24,27 +24,11 @@ TOOL = {"type": "function", "name": "f", "description": "d", "parameters": {"typ
 
 
 def post(service: EchoService, body: Mapping[str, Any] | bytes, path: str = PATH) -> Caller:
-    """Send one request and return what came back."""
-    caller = Caller(service, path, [body if isinstance(body, bytes) else json.dumps(body).encode()])
-
-    async def check() -> None:
-        await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
-
-    run(check)
-    return caller
+    return served_app.post(service, body, path)
 
 
 def asked(home: Path, **fields: Any) -> GenerationInput:
-    """Return what the service was asked for."""
-    service = EchoService(home)
-    caller = post(service, {**HELLO, **fields})
-    assert caller.status == 200, caller.text
-    return service.requests[0]
-
-
-def header(caller: Caller, name: str) -> str | None:
-    found = [v.decode() for k, v in caller.sent[0]["headers"] if k.decode().lower() == name]
-    return found[0] if found else None
+    return served_app.asked(home, {**HELLO, **fields}, PATH)
 
 
 def events_of(caller: Caller) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from akashic_cli.__main__ import main
 from akashic_daemon.errors import PromptTooLong
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
-from cli_daemon import ANSWER, FakeDaemon
+from cli_daemon import ANSWER, FakeDaemon, listening
 
 TEXT = "".join(ANSWER)
 
@@ -33,13 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def daemon(home: Path) -> Iterator[FakeDaemon]:
-    server = FakeDaemon(find_paths())
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening() as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import shlex
 import stat
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from akashic_cli.__main__ import main
 from akashic_cli.launch import Agent, Setup, Target, setup
 from akashic_daemon.errors import Conflict, NotFound, UsageError
 from akashic_daemon.paths import ensure_private_dir, find_paths
-from cli_daemon import FakeDaemon
+from cli_daemon import FakeDaemon, listening
 
 TARGET = Target("http://127.0.0.1:8642", "s3cret token", "tiny", 8192)
 UNKNOWN = Target("http://127.0.0.1:8642", "s3cret", "tiny", None)
@@ -27,16 +26,11 @@ UNKNOWN = Target("http://127.0.0.1:8642", "s3cret", "tiny", None)
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
     monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
-    server = FakeDaemon(find_paths())
-    server.tcp = "http://127.0.0.1:8642"
     ensure_private_dir(find_paths().store_dir)
     find_paths().token_file.write_text("the-token\n")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening() as server:
+        server.tcp = "http://127.0.0.1:8642"
+        yield server
 
 
 def codex_config(made: Setup) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from akashic_cli.render.units import ago, duration, size
 from akashic_daemon.config import setting_names
 from akashic_daemon.errors import TranscriptError, UsageError
 from akashic_daemon.paths import find_paths
-from cli_daemon import FakeDaemon
+from cli_daemon import FakeDaemon, listening
 
 RUN: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},
@@ -45,13 +44,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def daemon(home: Path) -> Iterator[FakeDaemon]:
-    server = FakeDaemon(find_paths())
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening() as server:
+        yield server
 
 
 def test_config_set_keeps_comments_and_writes_the_settings_type(home: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from akashic_cli.quantities import parse_bytes, parse_duration
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.tiers import Hinted, Tier, TierReport
-from cli_daemon import FakeDaemon
+from cli_daemon import FakeDaemon, listening
 
 PROBLEM = "The SSD tier is off because its disk can't be written."
 
@@ -28,13 +27,8 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaem
     monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
     with open(os.devnull) as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
-        server = FakeDaemon(find_paths())
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        with listening() as server:
+            yield server
 
 
 def sent(daemon: FakeDaemon) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ import pytest
 import cli_daemon
 from akashic_cli.__main__ import main
 from akashic_daemon.errors import StoreError
-from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import archive, native
 from akashic_daemon.protocol.archive import Kind
-from cli_daemon import FakeDaemon
+from cli_daemon import FakeDaemon, listening
 
 SAID = {"messages": 3, "blocks": 2, "tokens": 1234, "kv_bytes": 4096, "notes": ["2 blocks are gone"]}
 
@@ -39,13 +37,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def daemon(home: Path) -> Iterator[FakeDaemon]:
-    server = FakeDaemon(find_paths())
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening() as server:
+        yield server
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from akashic_daemon.cache.compaction import compact
 from akashic_daemon.cache.holdings import Cells, Holdings
-from akashic_daemon.cache.keys import OpTable, marker_places
+from akashic_daemon.cache.keys import OpTable, marker_places, token_count
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.operations import NoRoom, Operations
 from akashic_daemon.cache.reclaim import NoSequence, Reclaimer
@@ -131,7 +131,7 @@ class RadixIndex:
     def missing_tokens(self, key: array[int]) -> int:
         """Return how many tokens a request with this key would compute now."""
         plan = self.preview(key, len(key) - 1)
-        return plan.missing + sum(1 for value in key[plan.matched :] if value >= 0)
+        return plan.missing + token_count(key[plan.matched :])
 
     def moved_tokens(self, sequence: SequenceId) -> int:
         """Return how many cells were rotated for this running sequence."""

@@ -51,6 +51,11 @@ def marker_places(key: array[int]) -> list[int]:
     return np.flatnonzero(np.frombuffer(key, np.int32) < 0).tolist() if key else []
 
 
+def token_count(key: array[int]) -> int:
+    """Return how many entries of a key are tokens."""
+    return len(key) - len(marker_places(key))
+
+
 def key_length(key: array[int], tokens: int) -> int:
     """Return how much of a key covers its first `tokens` tokens."""
     at = tokens

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from akashic_daemon.cache.holdings import Holdings
-from akashic_daemon.cache.keys import OpTable, key_length, marker_places
+from akashic_daemon.cache.keys import OpTable, key_length, marker_places, token_count
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.reclaim import Reclaimer
 from akashic_daemon.cache.recovery import Needed, Recovery, plan_recovery
@@ -93,7 +93,7 @@ class Restorer:
     ) -> tuple[Recovery, int, Sequence[Node]]:
         nodes = self._with_ghosts(Lineage.of(found.node).nodes, found.length, key, length)
         plan = plan_recovery(nodes, length, key, self._ops, stored)
-        rest = sum(1 for value in key[length:] if value >= 0)
+        rest = token_count(key[length:])
         return plan, plan.missing + rest, nodes
 
     def _with_ghosts(self, nodes: Sequence[Node], known: int, key: array[int], reach: int) -> list[Node]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from akashic_daemon.cache.keys import OpTable
+from akashic_daemon.cache.keys import OpTable, token_count
 from akashic_daemon.cache.tree import common_length
 from akashic_daemon.fidelity.variants import FULL, Seen, Variant
 
@@ -34,7 +34,7 @@ class Tally:
         """Account for the tokens of a turn."""
         key = self._ops.key(seen.path)
         known = max((common_length(key, earlier) for earlier in self._keys), default=0)
-        self.computed_tokens += sum(1 for value in key[known:] if value >= 0)
+        self.computed_tokens += token_count(key[known:])
         self._keys.append(key)
         self.turns += 1
         self.cut_turns += cut

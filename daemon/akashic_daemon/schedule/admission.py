@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from akashic_daemon.cache.index import NoSequence, RadixIndex
+from akashic_daemon.cache.keys import token_count
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.errors import AkashicError, EngineError, Overloaded, PromptTooLong
@@ -215,7 +216,7 @@ class Admission:
         request.take(request.route, request.ahead)
         request.describe_reuse()
         request.trail = self._tiering.trail(request.session, request.route, request.key)
-        first = sum(1 for value in request.key[:reached] if value >= 0)
+        first = token_count(request.key[:reached])
         request.reuse.miss = request.explain(request.route, first, request.costs)
         request.emit(Started(str(request.id), request.session, request.model, request.prompt_tokens, request.reuse))
 

@@ -11,10 +11,11 @@ import hashlib
 import json
 import struct
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from akashic_daemon.cache.keys import OpTable
+from akashic_daemon.cache.keys import OpTable, marker_places
 from akashic_daemon.errors import BadRequest, StoreError
 from akashic_daemon.program.active import ActiveCache
 from akashic_daemon.program.path import Op, PlacedOp, op_from_json, op_to_json
@@ -81,6 +82,7 @@ def stretches(key: array[int], table: OpTable) -> Iterator[Stretch]:
     """Yield the runs of a key of the radix index, cut where an insertion ends; operations at the very end belong to none."""
     state, at = ActiveCache(), 0
     ops: list[Op] = []
+    markers = [*marker_places(key), len(key)]
     while at < len(key):
         if key[at] < 0:
             op = table.op(key[at])
@@ -88,9 +90,7 @@ def stretches(key: array[int], table: OpTable) -> Iterator[Stretch]:
             ops.append(op)
             at += 1
             continue
-        end = at
-        while end < len(key) and key[end] >= 0:
-            end += 1
+        end = markers[bisect_right(markers, at)]
         if state.inserting:
             end = min(end, at + state.inserting)
         yield Stretch(tuple(ops), state.next_index, state.position, key[at:end])

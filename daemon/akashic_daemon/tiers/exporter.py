@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from akashic_daemon.cache.index import RadixIndex
-from akashic_daemon.cache.keys import key_length, marker_places
+from akashic_daemon.cache.keys import key_length, token_count
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.errors import EngineError
 from akashic_daemon.program.ranges import Ranges, intersect
@@ -109,7 +109,7 @@ class Exporter:
         self._catalogue.drop_empty(trail.tail)
 
     def _cut(self, trail: Trail, key: array[int], computed: int, *, is_final: bool) -> Iterator[Block]:
-        total = len(key) - len(marker_places(key))
+        total = token_count(key)
         for stretch in stretches(key, self._index.ops):
             end_of_stretch = stretch.first + len(stretch.tokens)
             at = max(stretch.first, trail.done)

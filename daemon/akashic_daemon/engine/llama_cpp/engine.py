@@ -38,6 +38,7 @@ from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
 from akashic_daemon.engine.llama_cpp.state import save_sequence
 from akashic_daemon.engine.llama_cpp.twins import Twins
+from akashic_daemon.engine.llama_cpp.vocabulary import ModelText
 from akashic_daemon.engine.parts import parts
 from akashic_daemon.engine.threads import LoadFollower
 from akashic_daemon.errors import ConfigError, EngineError, ModelError
@@ -91,7 +92,7 @@ class LlamaCppEngine:
                 f"a sliding-window model may have {self._twins.sequences} branches resident at once, "
                 f"not {options.max_sequences}: each takes two of llama.cpp's sequences"
             )
-        self._vocabulary = llama_cpp.llama_model_get_vocab(self._model)
+        self._vocabulary = ModelText(self._model)
         self._window_tokens, self._kv_tokens = self._size_cache()
         self._context: Any = None
         try:
@@ -107,7 +108,6 @@ class LlamaCppEngine:
         )
         self._threads = LoadFollower(options.cores, fixed=options.threads)
         self._threads_set = 0
-        self._pieces: dict[int, bytes] = {}
         self._info = self._describe(size_bytes)
         self._one_cell: ByteArray | None = None
         self._cells, shape = self._make_mover()
@@ -253,10 +253,8 @@ class LlamaCppEngine:
     def _describe(self, size_bytes: int) -> ModelInfo:
         model, vocabulary = self._model, self._vocabulary
         metadata = dict(self._metadata())
-        template = llama_cpp.llama_model_chat_template(model, None)
         per_token = self._kv_bytes_per_token()
         weights, settings = weights_digest(self._options.path, self._options.digests), self._settings(metadata)
-        bos, eos = llama_cpp.llama_vocab_bos(vocabulary), llama_cpp.llama_vocab_eos(vocabulary)
         return ModelInfo(
             name=self._options.name,
             path=str(self._options.path),
@@ -266,13 +264,13 @@ class LlamaCppEngine:
             size_bytes=size_bytes,
             kv_bytes_per_token=per_token,
             kv_bytes=per_token * self._kv_tokens,
-            vocabulary_size=llama_cpp.llama_vocab_n_tokens(vocabulary),
+            vocabulary_size=vocabulary.size,
             trained_window_tokens=llama_cpp.llama_model_n_ctx_train(model),
             window_tokens=self._window_tokens,
-            chat_template=template.decode("utf-8", "replace") if template else None,
-            bos=self._control_text(bos),
-            eos=self._control_text(eos),
-            add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocabulary)),
+            chat_template=vocabulary.chat_template,
+            bos=vocabulary.bos,
+            eos=vocabulary.eos,
+            add_bos=vocabulary.add_bos,
             fingerprint=fingerprint(weights, settings),
             metadata=metadata,
             parts={**parts(weights, settings), "tokenizer": tokenizer_digest(self._options.path)},
@@ -305,9 +303,6 @@ class LlamaCppEngine:
         function(*args, buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")
 
-    def _control_text(self, token: int) -> str:
-        return llama_cpp.llama_vocab_get_text(self._vocabulary, token).decode("utf-8", "replace") if token >= 0 else ""
-
     # -- what it is --------------------------------------------------------------------------------------------
 
     @property
@@ -329,30 +324,15 @@ class LlamaCppEngine:
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Return the token ids of `text`; `special` recognises control tokens. Never adds BOS or EOS. Any thread."""
-        if not text:
-            return []
-        data = text.encode("utf-8", "replace")
-        room = len(data) + 8
-        out = (ctypes.c_int32 * room)()
-        count = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), out, room, False, special)
-        if count < 0:
-            raise EngineError(
-                f"tokenizing {len(data):,} bytes needs {-count:,} tokens, more than bytes; llama.cpp's vocabulary is odd"
-            )
-        return out[:count]
+        return self._vocabulary.tokenize(text, special=special)
 
     def token_bytes(self, token: int) -> bytes:
         """Return what a token prints; control tokens print nothing. Any thread."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            buffer = ctypes.create_string_buffer(256)
-            size = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, False)
-            piece = self._pieces[token] = buffer.raw[:size] if size > 0 else b""
-        return piece
+        return self._vocabulary.token_bytes(token)
 
     def is_end(self, token: int) -> bool:
         """Tell if a token ends a turn. Any thread."""
-        return bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
+        return self._vocabulary.is_end(token)
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -410,7 +390,7 @@ class LlamaCppEngine:
 
     def sampler(self, params: SamplingParams) -> Sampler:
         """Return a new sampler."""
-        return LlamaSampler(self._context, self._vocabulary, params, lambda item: self._batch.rows[item])
+        return LlamaSampler(self._context, self._vocabulary.native, params, lambda item: self._batch.rows[item])
 
     def logits(self, item: int) -> FloatArray:
         """Return a copy of the logits of item number `item` of the last `decode`, which asked for all of them."""
