@@ -102,7 +102,7 @@ def llama_accepts(vocabulary: Any, grammar: str, tokens: list[int]) -> bool:
     """Tell if llama.cpp's sampler allows these tokens and an end behind them; the C API alone is used."""
     import llama_cpp
 
-    handle = vocabulary._vocabulary
+    handle = vocabulary.native
     sampler = llama_cpp.llama_sampler_init_grammar(handle, grammar.encode(), b"root")
     assert sampler
     try:
