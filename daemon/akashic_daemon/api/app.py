@@ -10,7 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from akashic_daemon.api import anthropic, completions, context, embeddings, metrics, native, openai, responses, tiers
+from akashic_daemon.api import (
+    anthropic,
+    completions,
+    context,
+    embeddings,
+    metrics,
+    native,
+    openai,
+    openapi,
+    responses,
+    tiers,
+)
 from akashic_daemon.api.border import Activity, Border, error_response
 from akashic_daemon.errors import AkashicError, NotFound, WrongMethod
 from akashic_daemon.service import Service
@@ -63,6 +74,7 @@ def create_app(
             *context.routes(),
             *tiers.routes(),
             *metrics.routes(),
+            *openapi.routes(),
             *openai.routes(),
             *completions.routes(),
             *anthropic.routes(),
