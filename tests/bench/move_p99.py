@@ -1,10 +1,11 @@
-"""Time between two tokens of a running stream while KV comes from the disk into RAM, against the same stream alone.
+"""Time between two tokens of a running stream while KV moves, against the same stream alone.
 
-    python tests/bench/move_p99.py [--move 1GB] [--rounds 3] [--session-tokens 5000] [--model FILE]
+    PYTHONPATH=tests python tests/bench/move_p99.py [--where disk|engine] [--move 1GB] [--rounds 3] [--session-tokens 5000] [--model FILE]
 
-A daemon of its own has two sessions on SSD and room for one in RAM, so that each of the two that is fetched puts the
+disk: from SSD into RAM. A daemon of its own has two sessions on SSD and room for one in RAM, so that each of the two that is fetched puts the
 other out: they are fetched in turns beside a stream until enough moved. Rounds alternate with rounds in which nothing
 moves, as many tokens each. A stream is read byte by byte as it comes; the client shares the cores with the daemon.
+engine: out of the engine into RAM, back, and both at once; see `engine_moves.py`. `--move` bytes move in each of these.
 """
 
 from __future__ import annotations
@@ -14,39 +15,21 @@ import asyncio
 import json
 import os
 import time
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from akashic_cli.bench.own_daemon import OwnDaemon
 from akashic_cli.bench.request import measure
-from akashic_cli.bench.summary import percentile
 from akashic_cli.bench.synthetic import make_run
 from akashic_cli.bench.transcripts import Edit
 from akashic_daemon.config import parse_size
 from akashic_daemon.protocol.tiers import TierReport
+from bench.engine_moves import measure_kinds
+from bench.move_figures import Figures
 
 PROMPT = "Tell me a long story about a lighthouse, a storm and a lost dog."
 NEVER_ENDS = {"0": -100.0, "2": -100.0}
 SESSIONS = ("left", "right")
-
-
-@dataclass(slots=True)
-class Figures:
-    """Seconds between tokens, and what moved while they came."""
-
-    gaps_s: list[float] = field(default_factory=list)
-    moved_bytes: int = 0
-    moving_s: float = 0.0
-
-    def told(self) -> dict[str, object]:
-        return {
-            "tokens": len(self.gaps_s),
-            "inter_token_p50_s": round(percentile(self.gaps_s, 0.5), 5),
-            "inter_token_p99_s": round(percentile(self.gaps_s, 0.99), 5),
-            "moved_bytes": self.moved_bytes,
-            "moved_bytes_per_s": round(self.moved_bytes / self.moving_s) if self.moving_s else 0,
-        }
 
 
 async def post(socket: Path, path: str, body: dict[str, object]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -129,17 +112,9 @@ def prepare(daemon: OwnDaemon, tokens: int) -> int:
     return max(sizes)
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--move", type=parse_size, default=10**9, help="bytes that move, over all rounds")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--session-tokens", type=int, default=5000)
-    parser.add_argument("--model")
-    parser.add_argument("--work-dir", type=Path)
-    options = parser.parse_args()
+def from_disk(options: argparse.Namespace) -> dict[str, object]:
+    """Measure moves from SSD into RAM."""
     idle, moving = Figures(), Figures()
-    load = os.getloadavg()[0]
     with OwnDaemon(options.work_dir, model=options.model) as daemon:
         daemon.start({})
         size_bytes = prepare(daemon, options.session_tokens)
@@ -151,8 +126,25 @@ def main() -> None:
             tokens = asyncio.run(one_round(socket, moving, options.move // options.rounds, 0))
             asyncio.run(one_round(socket, idle, 0, tokens))
         daemon.stop()
-    out = {"load": load, "session_bytes": size_bytes, "idle": idle.told(), "moving": moving.told()}
-    out["p99_over_idle"] = round(percentile(moving.gaps_s, 0.99) / percentile(idle.gaps_s, 0.99), 3)
+    ratio = round(moving.p99_s / idle.p99_s, 3)
+    return {"session_bytes": size_bytes, "idle": idle.told(), "moving": moving.told(), "p99_over_idle": ratio}
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--where", choices=("disk", "engine", "both"), default="both")
+    parser.add_argument("--move", type=parse_size, default=10**9, help="bytes that move, over all rounds")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--session-tokens", type=int, default=5000)
+    parser.add_argument("--model", help="a model file (disk), or the name of a known model (engine)")
+    parser.add_argument("--work-dir", type=Path)
+    options = parser.parse_args()
+    out: dict[str, object] = {"load": os.getloadavg()[0]}
+    if options.where != "engine":
+        out["disk"] = from_disk(options)
+    if options.where != "disk":
+        out["engine"] = asyncio.run(measure_kinds(options.model, options.session_tokens, options.move, options.rounds))
     print(json.dumps(out, indent=1))
 
 
