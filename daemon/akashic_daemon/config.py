@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
 
 from akashic_daemon.errors import ConfigError
+from akashic_daemon.types import NAMESPACE_PATTERN
 
 _NON_SETTINGS = frozenset({"AKASHIC_HOME", "AKASHIC_LOG_LEVEL"})
 """Environment names with our prefix that aren't settings."""
@@ -190,6 +191,34 @@ class ChatSection(_Section):
     system: str = Field("", description="System message of new sessions; empty uses the template's own.")
 
 
+class MemorySection(_Section):
+    """Long-term memory."""
+
+    chat: bool = Field(
+        True,
+        description="Whether turns of `akashic chat` recall what was said earlier, and are remembered when their session is over.",
+    )
+    api: bool = Field(
+        False, description="Whether API requests do that when they don't say (request field akashic.memory)."
+    )
+    namespace: str = Field(
+        "user", description="Where is remembered and recalled from unless something else is named, e.g. project:tea."
+    )
+    budget_tokens: int = Field(
+        1536, ge=64, description="Most tokens of recalled text before a question; more tells more and costs prefill."
+    )
+    finished_after_s: int = Field(
+        900, ge=1, description="A session that was quiet for so long is over, and goes into memory."
+    )
+
+    @field_validator("namespace")
+    @classmethod
+    def _is_a_namespace(cls, value: str) -> str:
+        if not re.fullmatch(NAMESPACE_PATTERN, value):
+            raise ValueError("no namespace: write user, project:NAME or session:NAME")
+        return value
+
+
 class Config(BaseModel):
     """All settings."""
 
@@ -200,6 +229,7 @@ class Config(BaseModel):
     schedule: ScheduleSection = ScheduleSection()
     serve: ServeSection = ServeSection()
     chat: ChatSection = ChatSection()
+    memory: MemorySection = MemorySection()
 
 
 def setting_names() -> list[str]:

@@ -11,6 +11,9 @@ SessionId = NewType("SessionId", str)
 SESSION_NAME_PATTERN = r"^(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}\Z"
 """Letters, digits, `-`, `_`, `.`, `:`; at most 128. Not `.` or `..`: as a segment of a URL or path they mean another."""
 
+NAMESPACE_PATTERN = r"(?:user|(?:project|session):[^\s:/\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,126}[^\s\x00-\x1f\x7f])?)"
+"""Namespaces of memory: `user`, `project:NAME`, `session:NAME`. For a whole match."""
+
 RequestId = NewType("RequestId", str)
 """Name of one request, unique in the daemon's life; stands in logs and responses."""
 
