@@ -27,6 +27,7 @@ from akashic_daemon.engine.host import (
 )
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.generation import Generation
+from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.policies import PolicyShelf
@@ -87,6 +88,7 @@ class Service:
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
         self.embeddings = EmbeddingService()
+        self.memory = MemoryService(paths, self.embeddings.embedder)
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
         self._started_s = time.time()
         self._ids = itertools.count(1)
@@ -148,6 +150,7 @@ class Service:
             await self._thread.settled()
             await self._thread.run(self._database.close)
         self._thread.close()
+        await self.memory.close()
 
     async def health(self) -> tuple[bool, str]:
         """Tell if the step loop turns (it answers a ping between two steps), with a sentence on why not."""

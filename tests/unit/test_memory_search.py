@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from akashic_daemon.memory import scoring
-from akashic_daemon.memory.embedder import TokenIds, Vectors, pooled
 from akashic_daemon.memory.memory import LONGEST_TURN, Memory, Said
 from akashic_daemon.memory.postings import Postings
-from akashic_daemon.memory.words import terms
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
-
-
-class HashedWords:
-    """An embedder without files: each word has a random vector."""
-
-    name = "hashed"
-    dimensions = 32
-    vocabulary_size = 997
-
-    def __init__(self) -> None:
-        table = np.random.default_rng(7).standard_normal((self.vocabulary_size, self.dimensions))
-        self._table = table.astype(np.float16)
-
-    def token_ids(self, texts: Sequence[str]) -> list[TokenIds]:
-        known = [[sum(word.encode()) * 31 % self.vocabulary_size for word in terms(text)] for text in texts]
-        return [np.array(ids, np.int32) for ids in known]
-
-    def pool(self, ids: Sequence[TokenIds], weights: NDArray[np.float32] | None = None) -> Vectors:
-        return pooled(self._table, ids, weights)
+from hashed_words import HashedWords
 
 
 @pytest.fixture

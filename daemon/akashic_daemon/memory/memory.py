@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from akashic_daemon.errors import NotFound
-from akashic_daemon.memory import scoring, traits, words
+from akashic_daemon.memory import candidates, scoring, traits, words
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
@@ -105,6 +105,11 @@ class Memory:
                 self._indexes.pop(namespace, None)
                 self._weights.pop(namespace, None)
 
+    @property
+    def index_bytes(self) -> int:
+        """What the indexes that are in RAM take."""
+        return sum(index.size_bytes for index in self._indexes.values())
+
     def index(self, namespace: str) -> NamespaceIndex:
         """Return a namespace's index, up to date with the store. Raises NotFound."""
         if namespace not in self._indexes:
@@ -131,9 +136,8 @@ class Memory:
         except NotFound:
             return []
         query = self.query(namespace, question)
-        by_words = scoring.score_words(index, query)
-        rows = scoring.candidates(index, by_words, scoring.score_sketches(index, query), max(CLOSE_LOOKS, limit))
-        parts = scoring.features(index, query, by_words, rows) * scoring.WEIGHTS
+        rows = candidates.find(index, query, max(CLOSE_LOOKS, limit))
+        parts = scoring.features(index, query, rows) * scoring.WEIGHTS
         scores = parts.sum(axis=1)
         best = np.argsort(-scores, kind="stable")[:limit]
         return [

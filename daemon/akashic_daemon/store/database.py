@@ -79,6 +79,10 @@ class Database:
                 hint="close the other program and restart the daemon; its stop wipes the log",
             )
 
+    def size_bytes(self) -> int:
+        """Return what its files take, the log included."""
+        return sum(p.stat().st_size for p in self.path.parent.glob(self.path.name + "*") if p.is_file())
+
     def close(self) -> None:
         """Close it; a second call does nothing. The last to close folds the log into the file and removes it."""
         self.connection.close()

@@ -103,5 +103,24 @@ def linked(c: sqlite3.Connection, chunk_id: int) -> dict[int, float]:
     return dict(rows.fetchall())
 
 
+def figures(c: sqlite3.Connection, space: int) -> tuple[int, int, int, int, int, float | None, float | None]:
+    """Return how many turns, tokens, chunks, waiting chunks and records there are, and mean rho: estimated, actual."""
+    turns, tokens = c.execute(
+        "SELECT count(*), coalesce(sum(length_tokens), 0) FROM turns WHERE namespace_id = ?", (space,)
+    ).fetchone()
+    count, waiting, estimated = c.execute(
+        "SELECT count(*), count(*) FILTER (WHERE sealed_at_s IS NOT NULL AND reconciled_at_s IS NULL), "
+        "avg(estimated_rho) FROM chunks WHERE namespace_id = ?",
+        (space,),
+    ).fetchone()
+    (actual,) = c.execute(
+        "SELECT avg(v.rho) FROM chunk_versions v JOIN chunks k ON k.id = v.chunk_id WHERE k.namespace_id = ? "
+        "AND v.version = (SELECT max(version) FROM chunk_versions WHERE chunk_id = k.id)",
+        (space,),
+    ).fetchone()
+    (stated,) = c.execute("SELECT count(*) FROM records WHERE namespace_id = ?", (space,)).fetchone()
+    return turns, tokens, count, waiting, stated, estimated, actual
+
+
 def _read(c: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[Chunk]:
     return (Chunk(*row) for row in c.execute(f"SELECT {_COLUMNS} {where}", values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 
+from akashic_daemon.errors import NotFound
 from akashic_daemon.store.memory.rows import NewRecord, Record, RecordRelation, Relation, storable
 
 _COLUMNS = (
@@ -61,6 +62,13 @@ def unrelate(c: sqlite3.Connection, record_id: int, other_id: int, relation: Rel
         (record_id, other_id, relation.value),
     )
     return done.rowcount > 0
+
+
+def get(c: sqlite3.Connection, record_id: int) -> Record:
+    """Return a statement. Raises NotFound."""
+    for record in _read(c, "WHERE r.id = ?", (record_id,)):
+        return record
+    raise NotFound(f"looking for record r{record_id}: there is none", hint="`akashic mem inspect` lists records")
 
 
 def of_chunk(c: sqlite3.Connection, chunk_id: int) -> list[Record]:

@@ -50,6 +50,10 @@ class MemoryStore:
         """Close the database."""
         self._database.close()
 
+    def shrink(self) -> None:
+        """Give freed pages back to the disk and cut the log. Raises Conflict while another process reads the file."""
+        self._database.shrink()
+
     def namespaces(self) -> dict[str, int]:
         """Return the namespaces and how many turns each has."""
         with self._database.reading() as c:
@@ -59,6 +63,15 @@ class MemoryStore:
                     "ORDER BY n.name"
                 ).fetchall()
             )
+
+    def figures(self, namespace: str) -> tuple[int, int, int, int, int, float | None, float | None]:
+        """Return how many turns, tokens, chunks, waiting chunks and records there are, and mean rho: estimated, actual."""
+        with self._database.reading() as c:
+            return chunks.figures(c, turns.namespace_id(c, namespace))
+
+    def size_bytes(self) -> int:
+        """Return what the database's files take."""
+        return self._database.size_bytes()
 
     def add_turns(self, namespace: str, source: str, new: Sequence[NewTurn]) -> Added:
         """Store turns of one source in the order they were said, into the namespace's open chunk.
@@ -240,6 +253,11 @@ class MemoryStore:
         """Return the statements that rest on any of some hundred turns."""
         with self._database.reading() as c:
             return records.of_turns(c, turn_ids)
+
+    def record(self, record_id: int) -> Record:
+        """Return a statement. Raises NotFound."""
+        with self._database.reading() as c:
+            return records.get(c, record_id)
 
     def relations_of(self, record_id: int) -> list[RecordRelation]:
         """Return the relations that a record takes part in."""

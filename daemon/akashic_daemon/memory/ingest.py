@@ -1,0 +1,23 @@
+"""What comes into memory: text that memory itself put into a conversation is left out, and so is text without words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from akashic_daemon.memory.answers import Remembered
+from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.recalled import without_recalled
+
+
+def remember(memory: Memory, namespace: str, source: str, said: Sequence[Said]) -> Remembered:
+    """Store messages of one source in the order they were said. Giving them again changes nothing."""
+    wanted: list[Said] = []
+    recalled = 0
+    for message in said:
+        text = without_recalled(message.text)
+        recalled += text != message.text
+        if text.strip():
+            wanted.append(message if text == message.text else replace(message, text=text))
+    added = memory.add(namespace, source, wanted)
+    return Remembered(added.turn_ids, added.new_ids, recalled)

@@ -1,0 +1,69 @@
+"""What memory puts before a question: the turns that fit it, in the order in time, under a budget, between marks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from akashic_daemon.memory.answers import Found, Recalled
+from akashic_daemon.memory.memory import Memory, Span
+from akashic_daemon.memory.recalled import marked
+
+BUDGET_TOKENS = 1536
+_OVERHEAD_TOKENS = 24
+"""The marks and the line that says what stands there."""
+_LINE_TOKENS = 12
+"""A line's date and speaker."""
+_HEAD = "From memory, said earlier, in the order in time:"
+
+
+def search(
+    memory: Memory,
+    query: str,
+    *,
+    namespaces: Sequence[str],
+    limit: int,
+    budget_tokens: int | None = None,
+    now_s: float | None = None,
+    explain: bool = False,
+) -> list[Found]:
+    """Return what fits a question best, the best first. What was said after `now_s` isn't found."""
+    spans = memory.search(namespaces, query, limit=limit)
+    if now_s is not None:
+        spans = [span for span in spans if span.turn.event_at_s is None or span.turn.event_at_s <= now_s]
+    if budget_tokens is not None:
+        spans = _fitting(spans, budget_tokens, 0)
+    return [
+        Found(span.turn, span.score, tuple(memory.store.sources_of(span.turn.id)), span.parts if explain else {})
+        for span in spans
+    ]
+
+
+def recall(
+    memory: Memory, query: str, *, namespaces: Sequence[str], budget_tokens: int, now_s: float | None, limit: int
+) -> Recalled:
+    """Return what is put before a question; empty when nothing is found or nothing of it fits the budget."""
+    found = search(memory, query, namespaces=namespaces, limit=limit, now_s=now_s)
+    spans = _fitting([Span(f.turn, f.score, f.parts) for f in found], budget_tokens - _OVERHEAD_TOKENS, _LINE_TOKENS)
+    chosen = {span.turn.id for span in spans}
+    told = sorted((f for f in found if f.turn.id in chosen), key=lambda f: (f.turn.event_at_s or 0.0, f.turn.id))
+    if not told:
+        return Recalled("", (), 0)
+    text = marked("\n".join([_HEAD, *map(_line, told)]))
+    return Recalled(text, tuple(told), -(-len(text.encode()) // 4))
+
+
+def _line(found: Found) -> str:
+    at_s = found.turn.event_at_s
+    date = "" if at_s is None else time.strftime("%Y-%m-%d ", time.gmtime(at_s))
+    return f"- {date}{found.turn.speaker}: {found.turn.text}"
+
+
+def _fitting(spans: Sequence[Span], budget_tokens: int, overhead_tokens: int) -> list[Span]:
+    chosen = []
+    for span in spans:
+        needed = span.turn.length_tokens + overhead_tokens
+        if needed <= budget_tokens:
+            chosen.append(span)
+            budget_tokens -= needed
+    return chosen

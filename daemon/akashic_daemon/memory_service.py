@@ -1,0 +1,237 @@
+"""Long-term memory for the rest of the daemon: async, on a store thread of its own, opened when it is first used.
+
+What only asks makes no database where there is none. A home that never used memory has no file and no thread of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from akashic_daemon.memory import cards, ingest, recall, transfer
+from akashic_daemon.memory.answers import (
+    ChunkCard,
+    Forgetting,
+    Found,
+    History,
+    MemoryStats,
+    Recalled,
+    Remembered,
+    Selector,
+)
+from akashic_daemon.memory.embedder import Embedder
+from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.selection import select
+from akashic_daemon.paths import Paths, ensure_private_dir
+from akashic_daemon.store.memory.rows import Chunk
+from akashic_daemon.store.memory.store import MemoryStore, open_memory_store
+from akashic_daemon.store.thread import StoreThread
+from akashic_daemon.types import Clock, SystemClock
+
+logger = logging.getLogger("akashic.memory")
+T = TypeVar("T")
+
+BATCH_TURNS = 500
+"""So many turns are stored in one go on the thread; searches go between two."""
+RECALL_CANDIDATES = 64
+
+
+class MemoryService:
+    """What the daemon remembers. Every method may raise AkashicError.
+
+    Ids are written t12 (turn), c3 (chunk), r5 (record). Namespaces: `user`, `project:<name>`, `session:<name>`.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        embedder: Callable[[], Awaitable[Embedder]],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._paths = paths
+        self._embedder = embedder
+        self._clock = clock or SystemClock()
+        self._thread = StoreThread()
+        self._opening = asyncio.Lock()
+        self._memory: Memory | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything of it: a database on the disk."""
+        return self._memory is not None or self._paths.memory_database.exists()
+
+    async def close(self) -> None:
+        """Stop upkeep and close the database."""
+        async with self._opening:
+            if self._memory is not None:
+                await self._thread.run(self._memory.store.close)
+                self._memory = None
+            self._thread.close()
+
+    async def _run(self, work: Callable[[Memory], T]) -> T:
+        """Do something on memory's thread, opening memory the first time."""
+        async with self._opening:
+            if self._memory is None:
+                embedder = await self._embedder()
+                store = await self._thread.run(self._open)
+                self._memory = Memory(store, embedder)
+        memory = self._memory
+        return await self._thread.run(lambda: work(memory))
+
+    def _open(self) -> MemoryStore:
+        ensure_private_dir(self._paths.store_dir)
+        return open_memory_store(self._paths.memory_database, self._clock)
+
+    # -- in ----------------------------------------------------------------------------------------------------
+
+    async def add(
+        self, namespace: str, turns: Sequence[Said], *, session: str | None = None, source: str = ""
+    ) -> Remembered:
+        """Remember messages in the order they were said, once each. Recalled text in them is left out.
+
+        session: the conversation they are from; source: else a name of where they came from, "added" when neither is
+        given.
+        """
+        name = session or source or "added"
+        turn_ids: list[int] = []
+        new_ids: list[int] = []
+        recalled = 0
+        for start in range(0, len(turns), BATCH_TURNS):
+            batch = turns[start : start + BATCH_TURNS]
+            done = await self._run(partial(ingest.remember, namespace=namespace, source=name, said=batch))
+            turn_ids += done.turn_ids
+            new_ids += done.new_ids
+            recalled += done.recalled
+        return Remembered(tuple(turn_ids), tuple(new_ids), recalled)
+
+    # -- out ---------------------------------------------------------------------------------------------------
+
+    async def search(
+        self,
+        query: str,
+        *,
+        namespaces: Sequence[str] | None = None,
+        limit: int = 20,
+        budget_tokens: int | None = None,
+        now: float | None = None,
+        explain: bool = False,
+    ) -> list[Found]:
+        """Return the turns that fit a question best, the best first; of all namespaces unless some are named.
+
+        budget_tokens: what doesn't fit it is passed over. now: what was said later isn't found. explain: with the parts
+        of each score.
+        """
+        if not self.is_used:
+            return []
+        return await self._run(
+            lambda memory: recall.search(
+                memory, query, namespaces=_spaces(memory, namespaces), limit=limit, budget_tokens=budget_tokens,
+                now_s=now, explain=explain,
+            )
+        )  # fmt: skip
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        namespaces: Sequence[str] | None = None,
+        budget_tokens: int = recall.BUDGET_TOKENS,
+        now: float | None = None,
+    ) -> Recalled:
+        """Return marked text to put before a question, within a budget; empty when nothing fits."""
+        if not self.is_used:
+            return Recalled("", (), 0)
+        return await self._run(
+            lambda memory: recall.recall(
+                memory, query, namespaces=_spaces(memory, namespaces), budget_tokens=budget_tokens, now_s=now,
+                limit=RECALL_CANDIDATES,
+            )
+        )  # fmt: skip
+
+    # -- what there is -----------------------------------------------------------------------------------------
+
+    async def chunks(self, *, namespaces: Sequence[str] | None = None, session: str | None = None) -> list[Chunk]:
+        """Return the chunks in order, those of a session only when one is named. Raises NotFound for a namespace."""
+        if not self.is_used:
+            return []
+        return await self._run(lambda memory: cards.chunks(memory, _spaces(memory, namespaces), session))
+
+    async def chunk(self, id: int) -> ChunkCard:  # noqa: A002 - the word users know
+        """Return all that is known of a chunk. Raises NotFound."""
+        return await self._run(lambda memory: cards.card(memory, id))
+
+    async def history(self, id: str) -> History:  # noqa: A002 - the word users know
+        """Return where a turn, a chunk or a record comes from, and how records stand. Raises NotFound, BadRequest."""
+        return await self._run(lambda memory: cards.history(memory, id))
+
+    async def stats(self) -> MemoryStats:
+        """Return figures."""
+        if not self.is_used:
+            return MemoryStats()
+        return await self._run(
+            lambda memory: MemoryStats(tuple(cards.stats(memory)), memory.store.size_bytes(), memory.index_bytes)
+        )
+
+    # -- upkeep ------------------------------------------------------------------------------------------------
+
+    async def forget(self, selector: Selector, *, dry_run: bool = True) -> Forgetting:
+        """Remove what a selector means with all that was derived from it, or say what would go.
+
+        When it returns no file of memory has the text. Raises NotFound for an id that doesn't exist.
+        """
+
+        def work(memory: Memory) -> Forgetting:
+            ids = select(memory, selector)
+            turns = tuple(memory.store.turns(ids).values())
+            gone = memory.store.plan_forgetting(ids) if dry_run else memory.forget(ids)
+            return Forgetting(gone, turns, not dry_run)
+
+        return await self._run(work)
+
+    async def compact(self) -> MemoryStats:
+        """Return freed pages of the database to the disk."""
+        await self._run(lambda memory: memory.store.shrink())
+        return await self.stats()
+
+    async def export(self, *, namespaces: Sequence[str] | None = None) -> AsyncGenerator[str, None]:
+        """Give every turn as a line of JSON, without its end. What is added meanwhile may be missing."""
+        if not self.is_used:
+            return
+        lines = await self._run(lambda memory: transfer.exported(memory, namespaces))
+        while page := await self._run(lambda _: [line for line, _n in zip(lines, range(BATCH_TURNS), strict=False)]):
+            for line in page:
+                yield line
+
+    async def import_(self, lines: AsyncIterable[str]) -> Remembered:
+        """Take in what `export` gave. Raises TranscriptError naming the line; what stood before it is in."""
+        turn_ids: list[int] = []
+        new_ids: list[int] = []
+        batch: list[transfer.Line] = []
+
+        async def store() -> None:
+            added = await self._run(partial(transfer.import_lines, lines=tuple(batch)))
+            turn_ids.extend(added.turn_ids)
+            new_ids.extend(added.new_ids)
+            batch.clear()
+
+        number = 0
+        try:
+            async for text in lines:
+                number += 1
+                if text.strip():
+                    batch.append(transfer.read_line(text, number))
+                if len(batch) >= BATCH_TURNS:
+                    await store()
+        finally:
+            await store()
+        return Remembered(tuple(turn_ids), tuple(new_ids))
+
+
+def _spaces(memory: Memory, namespaces: Sequence[str] | None) -> Sequence[str]:
+    return list(memory.store.namespaces()) if namespaces is None else namespaces

@@ -1,0 +1,165 @@
+"""The daemon's memory as the rest of it sees it: in, found, told apart, forgotten, and moved to another home."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from akashic_daemon.errors import BadRequest, NotFound, TranscriptError
+from akashic_daemon.memory.answers import Selector
+from akashic_daemon.memory.memory import Said
+from akashic_daemon.memory.recalled import marked
+from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.paths import Paths, find_paths
+from awaited import awaited
+from hashed_words import HashedWords
+
+
+async def hashed() -> HashedWords:
+    return HashedWords()
+
+
+def service(home: Path) -> MemoryService:
+    return MemoryService(paths(home), hashed)
+
+
+def paths(home: Path) -> Paths:
+    return find_paths({"AKASHIC_HOME": str(home)})
+
+
+def said(*texts: str, speaker: str = "Ann", at_s: float | None = None) -> list[Said]:
+    return [Said(speaker, text, f"m{number}", at_s) for number, text in enumerate(texts)]
+
+
+FACTS = ("the parrot eats mangoes", "rent is due on Monday", "the bicycle has a flat tyre", "coffee is out again")
+
+
+@awaited
+async def test_asking_a_home_without_memory_makes_no_file(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    assert await memory.search("parrot") == []
+    assert (await memory.recall("parrot")).text == ""
+    assert (await memory.stats()).namespaces == ()
+    assert [line async for line in memory.export()] == []
+    await memory.close()
+    assert not paths(tmp_path).memory_database.exists()
+
+
+@awaited
+async def test_what_was_added_is_found_with_where_it_was_said(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    done = await memory.add("user", said(*FACTS), session="s1")
+    assert len(done.new_ids) == 4
+    assert (await memory.add("user", said(*FACTS), session="s1")).known == 4
+    first, *_ = await memory.search("flat tyres", limit=2, explain=True)
+    assert first.turn.text == FACTS[2]
+    assert [source.name for source in first.sources] == ["s1"]
+    assert first.parts
+    assert (await memory.search("flat tyres", limit=1))[0].parts == {}
+    await memory.close()
+
+
+@awaited
+async def test_what_was_said_later_than_now_is_not_found(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said("the parrot eats mangoes", at_s=100.0), session="s1")
+    await memory.add("user", said("the parrot eats seeds", at_s=200.0), session="s2")
+    assert [f.turn.text for f in await memory.search("parrot", now=150.0)] == ["the parrot eats mangoes"]
+    await memory.close()
+
+
+@awaited
+async def test_recalled_text_fits_its_budget_and_is_never_stored_again(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said(*FACTS), session="s1")
+    recalled = await memory.recall("parrot and rent", budget_tokens=80)
+    assert 0 < recalled.length_tokens <= 80
+    assert FACTS[0] in recalled.text
+    done = await memory.add("user", said(recalled.text, f"{recalled.text}\nso what does it eat?"), session="s2")
+    assert done.recalled == 2
+    assert len(done.new_ids) == 1
+    assert "mangoes" not in (await memory.search("so what does it eat", limit=1))[0].turn.text
+    await memory.close()
+
+
+@awaited
+async def test_forgetting_says_first_what_goes_and_then_it_is_in_no_file(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said(*FACTS), session="s1")
+    await memory.add("user", said("the parrot's name is Quasimodo"), session="s2")
+    selector = Selector(session="s2")
+    planned = await memory.forget(selector)
+    assert not planned.is_done
+    assert [turn.text for turn in planned.turns] == ["the parrot's name is Quasimodo"]
+    assert await memory.search("Quasimodo", limit=1)
+    assert (await memory.forget(selector, dry_run=False)).gone.turn_ids == planned.gone.turn_ids
+    await memory.close()
+    files = [p for p in paths(tmp_path).store_dir.iterdir() if p.is_file()]
+    assert files
+    assert not any(b"Quasimodo" in p.read_bytes() or b"quasimodo" in p.read_bytes() for p in files)
+
+
+@awaited
+async def test_a_selector_means_what_all_of_its_fields_agree_on(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said("one parrot", at_s=10.0), session="s1")
+    await memory.add("user", said("two parrots", at_s=20.0), session="s1")
+    await memory.add("project:p", said("three parrots", at_s=20.0), session="s1")
+
+    async def texts(selector: Selector) -> list[str]:
+        return [turn.text for turn in (await memory.forget(selector)).turns]
+
+    assert await texts(Selector(session="s1", after_s=15.0)) == ["two parrots", "three parrots"]
+    assert await texts(Selector(session="s1", after_s=15.0, namespaces=("user",))) == ["two parrots"]
+    assert await texts(Selector(before_s=15.0)) == ["one parrot"]
+    (_, chunk) = await memory.chunks()
+    assert await texts(Selector(ids=(f"c{chunk.id}",))) == ["one parrot", "two parrots"]
+    with pytest.raises(NotFound, match="t999"):
+        await texts(Selector(ids=("t999",)))
+    with pytest.raises(BadRequest):
+        Selector()
+    with pytest.raises(BadRequest, match="parrot"):
+        await texts(Selector(ids=("parrot",)))
+    await memory.close()
+
+
+@awaited
+async def test_what_is_exported_comes_back_with_all_its_origins(tmp_path: Path) -> None:
+    memory = service(tmp_path / "a")
+    await memory.add("user", said(*FACTS, at_s=5.0), session="s1")
+    await memory.add("user", said(FACTS[0]), session="s2")
+    lines = [line async for line in memory.export()]
+    other = service(tmp_path / "b")
+    done = await other.import_(stream(lines))
+    assert len(done.new_ids) == len(lines) == 4
+    assert (await other.import_(stream(lines))).new_ids == ()
+    assert [line async for line in other.export()] == lines
+    await memory.close()
+    await other.close()
+
+
+@awaited
+async def test_a_broken_line_is_named_and_those_before_it_are_in(tmp_path: Path) -> None:
+    memory = service(tmp_path / "a")
+    await memory.add("user", said(*FACTS), session="s1")
+    lines = [line async for line in memory.export()]
+    other = service(tmp_path / "b")
+    with pytest.raises(TranscriptError, match="line 3"):
+        await other.import_(stream([*lines[:2], lines[2][:-5], lines[3]]))
+    assert (await other.stats()).namespaces[0].turns == 2
+    await memory.close()
+    await other.close()
+
+
+async def stream(lines: list[str]) -> AsyncIterator[str]:
+    for line in lines:
+        yield line
+
+
+def test_marks_inside_recalled_text_do_not_end_it() -> None:
+    from akashic_daemon.memory.recalled import CLOSING, without_recalled
+
+    assert without_recalled("a " + marked(f"x {CLOSING} y") + "b") == "a b"
+    assert without_recalled(f"what does {CLOSING} mean?") == f"what does {CLOSING} mean?"
