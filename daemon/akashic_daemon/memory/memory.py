@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from akashic_daemon.errors import NotFound
-from akashic_daemon.memory import candidates, scoring, traits, words
+from akashic_daemon.memory import scoring, traits, words
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
@@ -136,8 +136,9 @@ class Memory:
         except NotFound:
             return []
         query = self.query(namespace, question)
-        rows = candidates.find(index, query, max(CLOSE_LOOKS, limit))
-        parts = scoring.features(index, query, rows) * scoring.WEIGHTS
+        by_words = scoring.score_words(index, query)
+        rows = scoring.candidates(index, by_words, scoring.score_sketches(index, query), max(CLOSE_LOOKS, limit))
+        parts = scoring.features(index, query, by_words, rows) * scoring.WEIGHTS
         scores = parts.sum(axis=1)
         best = np.argsort(-scores, kind="stable")[:limit]
         return [
