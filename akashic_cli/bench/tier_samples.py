@@ -28,6 +28,8 @@ COLUMNS = (
 _TIERS = ("gpu", "ram", "ssd")
 _MIXED = ("agents", "peer")
 """Scenarios of other prompts than the rest: their times can't be compared with these."""
+_BLOCK_TOKENS = 128
+"""What a turn may compute beside its new tokens: a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,10 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured request. kv_tokens: whose KV was computed on its account, the answer's too."""
+    """One measured request. kv_tokens: whose KV was computed on its account, the answer's too.
+
+    tries: what each try of an aborted prompt computed, the one that wasn't cancelled last.
+    """
 
     scenario: str
     session: str
@@ -63,6 +68,7 @@ class Sample:
     new_tokens: int
     kv_tokens: int
     measured: Measured
+    tries: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -122,12 +128,29 @@ def _summary(result: Result, name: str, times: dict[str, float]) -> dict[str, An
         "computed_tokens": computed,
         "new_tokens": unique,
         "most_over_new": max(s.measured.computed_tokens - s.new_tokens for s in samples),
+        "by_turn": _by_turn(samples) if name in _MIXED else None,
+        "turns_over_new": sum(s.measured.computed_tokens > s.new_tokens + _BLOCK_TOKENS for s in samples if s.turn),
+        "tries": [list(s.tries) for s in samples] if name == "aborted" else None,
         "tokens_by_tier": None if name == "peer" else {tier: sum(_tokens(s, tier) for s in samples) for tier in _TIERS},
         "moved": None if moved is None else {key: sum(asdict(m)[key] for m in moved) for key in asdict(Moved())},
         "back_bytes_per_s": _back_rate(moved or []),
         "kv_computed_bytes": kv_bytes,
         "written_over_computed": None if moved is None else _ratio(written_bytes, kv_bytes),
     }
+
+
+def _by_turn(samples: list[Sample]) -> list[dict[str, int]]:
+    """Return what each round of agents that take turns computed, beside the tokens that were new in it."""
+    turns = sorted({s.turn for s in samples})
+    rounds = [[s for s in samples if s.turn == turn] for turn in turns]
+    return [
+        {
+            "turn": turn,
+            "computed_tokens": sum(s.measured.computed_tokens for s in here),
+            "new_tokens": sum(s.new_tokens for s in here),
+        }
+        for turn, here in zip(turns, rounds, strict=True)
+    ]
 
 
 def _written_over_computed(result: Result) -> float | None:
@@ -163,6 +186,7 @@ def _row(sample: Sample) -> dict[str, Any]:
         "computed_tokens": m.computed_tokens,
         "new_tokens": sample.new_tokens,
         "completion_tokens": m.completion_tokens,
+        "tries": list(sample.tries),
         "ttft_s": round(m.first_token_s, 4),
         "total_s": round(m.total_s, 4),
         "akashic": m.akashic,
@@ -195,3 +219,20 @@ def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.3f}"
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """Return what doesn't fit into the table, a sentence each: tries of aborted prompts, and agents' rounds."""
+    said = []
+    for row in result["summary"]:
+        said += [
+            f"aborted: the tries at one prompt computed {', '.join(map(count, tries))}: {count(sum(tries))} tokens"
+            for tries in row["tries"] or ()
+        ]
+        if row["by_turn"]:
+            rounds = (f"{count(r['computed_tokens'])} of {count(r['new_tokens'])}" for r in row["by_turn"])
+            said.append(
+                f"{row['scenario']}: computed of new tokens by round: {', '.join(rounds)}; "
+                f"{row['turns_over_new']} later turns computed a block more than was new"
+            )
+    return said

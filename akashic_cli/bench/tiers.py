@@ -9,22 +9,19 @@ others. Each scenario is one turn of each agent, so no prompt comes twice and on
     ssd       a daemon without a RAM tier
     restart   after kill -9 and start
     hinted    on SSD, but the turn was expected
-    aborted   a cold prompt cancelled at half of the cold time, then sent again
+    aborted   a cold prompt cancelled three times, each time a quarter further on, then sent to its end
     agents    recorded runs taking turns, with KV for two of them; the peer gets the same requests
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import httpx
-
+from akashic_cli.bench.aborted import cancelled_try
 from akashic_cli.bench.own_daemon import MAX_TOKENS, OwnDaemon
 from akashic_cli.bench.prompts import length, salted, shared_tokens
 from akashic_cli.bench.replay import Player, prepare, replay
@@ -45,6 +42,8 @@ EXPECT_S = 2.0
 _SPARE_TOKENS = 256
 """What fits beside the longest prompt: its answer, and what an estimate of its length may lack."""
 _RESIDENT_AGENTS = 2
+_CANCELLED_AT = (0.25, 0.5, 0.75)
+"""Of an aborted prompt, what is there when each try is cancelled."""
 
 Told = Callable[[str, int], None]
 """Takes the progress: which scenario, and how many more requests are done."""
@@ -75,7 +74,11 @@ class Plan:
     def requests(self) -> int:
         """All requests, those of the peer too."""
         mixed = self.agents * self.agent_turns * (2 if self.peer else 1) if "agents" in self.only else 0
-        alone = self.repeat * (self.turns + 2 * ("aborted" in self.only)) if set(self.only) - {"agents"} else 0
+        alone = (
+            self.repeat * (self.turns + (len(_CANCELLED_AT) + 1) * ("aborted" in self.only))
+            if set(self.only) - {"agents"}
+            else 0
+        )
         return alone + mixed
 
     def setup(self) -> dict[str, Any]:
@@ -215,19 +218,21 @@ class Suite:
         agent.prompt_tokens, agent.sent = measured.prompt_tokens, agent.sent + 1
 
     def _aborted(self, daemon: OwnDaemon, number: int) -> None:
-        """Cancel a cold prompt half-way and send it again. What the first try computed isn't told, only what it left."""
-        cold_s = median(s.measured.first_token_s for s in self.result.samples if s.scenario == "cold")
+        """Cancel a cold prompt again and again, each time further on, and send it to its end; keep what each try computed."""
         agent = self._agent(number, "aborted")
         messages = agent.requests[0]
         self._told("aborted", 0)
         before = daemon.settle()
         target = daemon.target(named_sessions=True)
-        asyncio.run(_send_for(target, messages, agent.session, cold_s / 2))
-        self._told("aborted", 1)
+        tries = []
+        for share in _CANCELLED_AT:
+            tries.append(cancelled_try(daemon, target, messages, agent.session, share))
+            self._told("aborted", 1)
         with target.http() as http:
             measured = measure(http, target, messages, agent.session)
-        kv_tokens = measured.prompt_tokens + measured.completion_tokens
-        self._keep(Sample("aborted", agent.session, 0, measured.prompt_tokens, kv_tokens, measured))
+        tries.append(measured.computed_tokens)
+        kv_tokens = sum(tries) + measured.completion_tokens
+        self._keep(Sample("aborted", agent.session, 0, measured.prompt_tokens, kv_tokens, measured, tuple(tries)))
         self._moved("aborted", Moved.between(before, daemon.settle()))
 
     def _keep(self, sample: Sample) -> None:
@@ -300,19 +305,3 @@ def _hint(daemon: OwnDaemon, agent: Agent) -> None:
     if not hinted.is_taken:
         raise AkashicError(f"hinting at session {agent.session} of the measured daemon: {hinted.detail}")
     time.sleep(EXPECT_S)
-
-
-async def _send_for(target: Target, messages: list[JsonObject], session: str, limit_s: float) -> None:
-    """Send a request and close its connection after a while."""
-    transport = httpx.AsyncHTTPTransport(uds=target.uds)
-
-    async def send() -> None:
-        async with httpx.AsyncClient(transport=transport, timeout=None) as http:
-            await http.post(f"{target.base_url}/chat/completions", json=target.body(messages, session))
-
-    try:
-        await asyncio.wait_for(send(), limit_s)
-    except TimeoutError:
-        return
-    except httpx.HTTPError as error:
-        raise AkashicError(f"sending a request that is to be aborted: {error or type(error).__name__}") from error

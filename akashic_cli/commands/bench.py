@@ -227,13 +227,15 @@ def _measure_tiers(plan: Plan, plot: Path | None, out: Path | None, *, as_json: 
 
 def _show_tiers(result: dict[str, Any], plot: Path | None, *, as_json: bool) -> None:
     from akashic_cli.bench.plot import plot_tiers
-    from akashic_cli.bench.tier_samples import COLUMNS, table_rows
+    from akashic_cli.bench.tier_samples import COLUMNS, remarks, table_rows
     from akashic_cli.render.output import print_json, print_table, say
 
     if as_json:
         print_json(result)
     else:
         print_table(COLUMNS, table_rows(result), right=range(1, len(COLUMNS)))
+    for remark in remarks(result):
+        say(remark)
     if result["written_over_computed"] is not None:
         say(f"written to disk for each byte of KV that was computed: {result['written_over_computed']:.3f}")
     for problem in result["problems"]:

@@ -47,6 +47,11 @@ def test_each_scenario_is_measured_once_a_session_and_nothing_is_left_behind(mod
     assert all(s.measured.cached_tokens < 40 for s in by_scenario["cold"])
     # Where KV that isn't resident comes from is decided by measured costs; who wasn't demoted is asked for no more.
     assert all(s.measured.computed_tokens <= s.new_tokens + 128 for s in by_scenario["resident"])
+    for s in by_scenario["aborted"]:
+        assert len(s.tries) == 4
+        # What a try computed between the last look and its end isn't in its count, so the sum may lack steps, not have more.
+        assert s.tries[-1] < s.measured.prompt_tokens
+        assert sum(s.tries) <= s.measured.prompt_tokens + 3 * 128
     for s in suite.result.samples:
         assert s.measured.akashic is not None
         assert sum(s.measured.akashic["reused_by_tier"].values()) == s.measured.cached_tokens

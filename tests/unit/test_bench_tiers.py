@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -12,7 +13,7 @@ from akashic_cli.bench.prompts import salted, shared_tokens
 from akashic_cli.bench.replay import prepare
 from akashic_cli.bench.request import Measured
 from akashic_cli.bench.synthetic import make_run
-from akashic_cli.bench.tier_samples import COLUMNS, Moved, Result, Sample, report, table_rows
+from akashic_cli.bench.tier_samples import COLUMNS, Moved, Result, Sample, remarks, report, table_rows
 from akashic_cli.bench.tiers import SCENARIOS, Plan, parse_only
 from akashic_cli.bench.transcripts import Edit, Run
 from akashic_daemon.errors import UsageError
@@ -34,7 +35,7 @@ def test_a_scenario_that_does_not_exist_is_refused_with_the_list(text: str) -> N
 
 
 def test_a_plan_knows_how_many_requests_it_will_send() -> None:
-    assert Plan(repeat=3).requests == 3 * (6 + 2) + 30
+    assert Plan(repeat=3).requests == 3 * (6 + 4) + 30
     assert Plan(only=("ram", "resident"), repeat=2).requests == 2 * 3
     assert Plan(only=("agents",), agents=4, agent_turns=3).requests == 12
 
@@ -134,6 +135,34 @@ def test_agents_that_take_turns_are_not_compared_and_their_first_turns_have_no_t
     _, agents, peer = report(result, {}, 1.0)["summary"]
     assert (agents["first_token_s"], agents["over_cold"], agents["new_tokens"]) == (2.0, None, 550)
     assert (peer["first_token_s"], peer["tokens_by_tier"], peer["moved"]) == (40.0, None, None)
+
+
+def test_rounds_of_agents_are_counted_and_later_turns_that_computed_what_was_not_new() -> None:
+    result = result_of(
+        sample("agents", 0, 30.0, 500, {}, new=500),
+        sample("agents", 0, 30.0, 700, {}, new=700),
+        sample("agents", 1, 2.0, 600, {"ram": 400}, new=100),
+        sample("agents", 1, 2.0, 900, {"ram": 671}, new=100),
+    )
+    told = report(result, {}, 1.0)
+    (agents,) = told["summary"]
+    assert agents["by_turn"] == [
+        {"turn": 0, "computed_tokens": 1200, "new_tokens": 1200},
+        {"turn": 1, "computed_tokens": 429, "new_tokens": 200},
+    ]
+    assert agents["turns_over_new"] == 1
+    assert remarks(told) == [
+        "agents: computed of new tokens by round: 1,200 of 1,200, 429 of 200; "
+        "1 later turns computed a block more than was new"
+    ]
+
+
+def test_what_each_try_of_an_aborted_prompt_computed_is_told() -> None:
+    aborted = replace(sample("aborted", 0, 1.0, 2000, {"gpu": 1500}, new=2000), tries=(512, 500, 500, 500))
+    told = report(result_of(sample("cold", 0, 4.0, 1000, {}), aborted), {}, 1.0)
+    assert told["summary"][1]["tries"] == [[512, 500, 500, 500]]
+    assert told["summary"][0]["tries"] is None
+    assert remarks(told) == ["aborted: the tries at one prompt computed 512, 500, 500, 500: 2,012 tokens"]
 
 
 def test_the_table_has_a_cell_for_each_column_also_where_nothing_is_known() -> None:
