@@ -1,6 +1,7 @@
 """Run the daemon of `AKASHIC_HOME` on the fake engine.
 
-`python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged]`; a wedged one never stops by itself.
+`python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged] [--cells N] [--window N]
+[--end-every N] [--set KEY=VALUE ...]`; a wedged one never stops by itself.
 """
 
 from __future__ import annotations
@@ -19,11 +20,6 @@ from akashic_daemon.service import Service
 from fake_service import NEVER
 
 
-def make_engine(_name: str, _path: Path) -> FakeEngine:
-    """Return an engine that talks to the end of its budget."""
-    return FakeEngine(kv_cells=1 << 20, window_tokens=1 << 18, end_every=NEVER)
-
-
 class WedgedService(Service):
     """Blocks the event loop for ever when it is to stop."""
 
@@ -40,10 +36,18 @@ def main() -> int:
     parser.add_argument("--idle-exit", type=int)
     parser.add_argument("--stop-limit", type=float, default=_STOP_LIMIT_S)
     parser.add_argument("--wedged", action="store_true")
+    parser.add_argument("--cells", type=int, default=1 << 20)
+    parser.add_argument("--window", type=int, default=1 << 18)
+    parser.add_argument("--end-every", type=int, default=NEVER)
+    parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
+
+    def make_engine(_name: str, _path: Path) -> FakeEngine:
+        return FakeEngine(kv_cells=options.cells, window_tokens=options.window, end_every=options.end_every)
+
     flags = {
         "model.default": "fake", "serve.host": options.host, "serve.port": options.port,
-        "serve.idle_exit_s": options.idle_exit,
+        "serve.idle_exit_s": options.idle_exit, **dict(pair.split("=", 1) for pair in options.set),
     }  # fmt: skip
     paths = find_paths({"AKASHIC_HOME": os.environ["AKASHIC_HOME"]})
     settings = load(paths.config_file, env={}, flags=flags)

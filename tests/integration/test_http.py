@@ -182,6 +182,8 @@ def test_a_wrong_route_is_told_in_the_apis_shape(home: Path) -> None:
         ("DELETE", "/v1/models", "GET, HEAD"),
         ("PUT", "/akashic/v1/sessions/s", "DELETE, GET, HEAD"),
         ("PATCH", "/akashic/v1/models", "GET, HEAD, POST"),
+        ("PUT", "/v1/responses/input_tokens", "POST"),
+        ("PUT", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_a_405_that_names_every_right_one(home: Path, method: str, path: str, allow: str) -> None:

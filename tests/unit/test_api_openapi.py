@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from akashic_daemon.api.app import create_app
 from akashic_daemon.api.openapi import document
-from akashic_daemon.api.openapi_table import OPERATIONS, SHAPES
+from akashic_daemon.api.openapi_table import EXAMPLES, OPERATIONS, SHAPES
 from echo_service import Caller, EchoService, run
 
 
@@ -57,3 +57,11 @@ def test_the_daemon_serves_it_as_the_routes_are(home: Path, routes: list[Route])
     run(lambda: create_app(service, token=None)(caller.scope, caller.receive, caller.send))
     assert caller.status == 200
     assert json.loads(caller.text) == document(routes)
+
+
+def test_each_example_is_a_body_of_its_kind() -> None:
+    assert set(EXAMPLES) == {told.body for told in OPERATIONS.values() if told.body is not None}
+    for kind, example in EXAMPLES.items():
+        body = kind.model_validate(example)
+        assert not body.model_extra
+        assert set(example) <= set(body.model_dump())

@@ -15,6 +15,7 @@ from akashic_daemon.api import (
     completions,
     context,
     embeddings,
+    memory,
     metrics,
     native,
     openai,
@@ -44,10 +45,14 @@ async def _no_route(request: Request, _error: Exception) -> Response:
 
 
 async def _wrong_method(request: Request, _error: Exception) -> Response:
-    """Answer 405. `Allow` is gathered here: a path has a route for each method, and Starlette names the first one's."""
+    """Answer 405. `Allow` is gathered here: a path has a route for each method, and Starlette names the first one's.
+
+    A path that stands in a route as it is belongs to that one, though a name in another could read the same.
+    """
     path = request.scope["path"]
     routes = [r for r in request.app.routes if isinstance(r, Route) and r.matches(request.scope)[0] is not Match.NONE]
-    allowed = ", ".join(sorted({method for route in routes for method in route.methods or ()}))
+    own = [route for route in routes if route.path == path] or routes
+    allowed = ", ".join(sorted({method for route in own for method in route.methods or ()}))
     response = error_response(path, WrongMethod(f"{path} doesn't take {request.method}", hint=f"use {allowed}"))
     response.headers["Allow"] = allowed
     return response
@@ -73,6 +78,7 @@ def create_app(
             *native.routes(),
             *context.routes(),
             *tiers.routes(),
+            *memory.routes(),
             *metrics.routes(),
             *openapi.routes(),
             *openai.routes(),

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from akashic_daemon import __version__
 from akashic_daemon.api.border import json_response
-from akashic_daemon.api.openapi_table import OPERATIONS, SHAPES, Operation
+from akashic_daemon.api.openapi_table import EXAMPLES, OPERATIONS, SHAPES, Operation
 
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
@@ -73,8 +73,8 @@ def _operation(route: Route, path: str, told: Operation) -> dict[str, Any]:
         "responses": {str(told.status): answer, **_error_answers(path, told)},
     }
     if told.body is not None:
-        schema = {"$ref": _ref(told.body)}
-        out["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content = {"schema": {"$ref": _ref(told.body)}, "example": EXAMPLES[told.body]}
+        out["requestBody"] = {"required": True, "content": {"application/json": content}}
     if told.upload:
         out["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
     return out
