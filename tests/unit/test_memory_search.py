@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from akashic_daemon.memory import scoring
+from akashic_daemon.memory import candidates, scoring
+from akashic_daemon.memory import postings as postings_module
+from akashic_daemon.memory.index import NamespaceIndex, signs_of
 from akashic_daemon.memory.memory import LONGEST_TURN, Memory, Said
 from akashic_daemon.memory.postings import Postings
 from akashic_daemon.store.memory.store import open_memory_store
@@ -21,6 +23,9 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
     store = open_memory_store(tmp_path / "memory.sqlite", SystemClock())
     yield Memory(store, HashedWords())
     store.close()
+
+
+VOCABULARY = [f"w{chr(97 + a)}{chr(97 + b)}" for a in range(20) for b in range(20)]
 
 
 def said(*texts: str, speaker: str = "Ann") -> list[Said]:
@@ -115,38 +120,84 @@ def test_a_question_without_any_known_word_breaks_nothing(memory: Memory) -> Non
     assert len(memory.search(["user"], "")) == len(memory.search(["user"], "xyzzy")) == 7
 
 
-def test_a_close_look_at_a_part_finds_what_a_look_at_all_does(memory: Memory) -> None:
+@pytest.fixture
+def large(memory: Memory) -> NamespaceIndex:
     rng = np.random.default_rng(3)
-    vocabulary = [f"w{chr(97 + a)}{chr(97 + b)}" for a in range(20) for b in range(20)]
-    memory.add("user", "s", said(*(" ".join(rng.choice(vocabulary, 12)) for _ in range(1500))))
-    index, query = memory.index("user"), memory.query("user", " ".join(vocabulary[5:9]))
-    by_words = scoring.score_words(index, query)
-    some = scoring.candidates(index, by_words, scoring.score_sketches(index, query), 100)
-    every = np.arange(len(index), dtype=np.int32)
-    scores = scoring.features(index, query, by_words, every) @ scoring.WEIGHTS
+    for source in range(60):
+        memory.add("user", f"s{source}", said(*(" ".join(rng.choice(VOCABULARY, 12)) for _ in range(50))))
+    return memory.index("user")
+
+
+def test_a_close_look_at_a_part_finds_what_a_look_at_all_does(memory: Memory, large: NamespaceIndex) -> None:
+    query = memory.query("user", " ".join(VOCABULARY[5:9]))
+    some = candidates.find(large, query, 100)
+    every = np.arange(len(large), dtype=np.int32)
+    scores = scoring.features(large, query, every) @ scoring.WEIGHTS
     assert len(some) < len(every)
     assert set(np.argsort(-scores)[:10]) <= set(some)
+    assert scoring.features(large, query, some) @ scoring.WEIGHTS == pytest.approx(scores[some], abs=1e-5)
 
 
-def test_the_best_of_many_rows_are_among_those_looked_at() -> None:
-    rng = np.random.default_rng(11)
-    for size in (300, 1024, 20_001):
-        scores = rng.standard_normal(size).astype(np.float32)
-        rows = scoring._best(scores, 50)
-        assert sorted(rows) == sorted(np.argsort(-scores)[:50])
-    assert len(scoring._best(np.zeros(20_001, np.float32), 50)) == 0
+def test_a_frequent_term_is_left_to_the_close_look(
+    memory: Memory, large: NamespaceIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.add("user", "rare", said("zebra " + VOCABULARY[0]))
+    query = memory.query("user", f"zebra {VOCABULARY[0]}")
+    assert len(candidates.by_words(large, query, 500)) > 1
+    monkeypatch.setattr(candidates, "MOST_ENTRIES", 1)
+    assert candidates.by_words(large, query, 500).tolist() == [len(large) - 1]
+    assert memory.search(["user"], f"zebra {VOCABULARY[0]}", limit=1)[0].turn.text.startswith("zebra")
 
 
-def test_postings_give_what_was_added_before_and_after_they_are_merged() -> None:
+def test_a_search_leaves_the_scratch_as_it_was(
+    memory: Memory, large: NamespaceIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for far_more in (0, 1000):
+        monkeypatch.setattr(scoring, "_FAR_MORE", far_more)
+        memory.search(["user"], " ".join(VOCABULARY[5:9]))
+        assert not large.scratch.any()
+
+
+def test_terms_are_counted_alike_whether_looked_up_or_written_down(
+    memory: Memory, large: NamespaceIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = memory.query("user", " ".join(VOCABULARY[5:9]))
+    rows = candidates.find(large, query, 100)
+    written = scoring.features(large, query, rows)
+    monkeypatch.setattr(scoring, "_FAR_MORE", 0)
+    assert scoring.features(large, query, rows) == pytest.approx(written)
+
+
+@pytest.mark.parametrize("size", [1, 300, 1024, 20_001])
+def test_the_nearest_of_many_rows_are_found_and_of_equal_ones_the_newest(size: int) -> None:
+    distances = np.random.default_rng(size).integers(90, 160, size).astype(np.uint8)
+    rows = candidates.nearest(distances, 50)
+    expected = sorted(range(size), key=lambda row: (distances[row], -row))[:50]
+    assert sorted(distances[rows]) == sorted(distances[expected])
+    if size <= 64 * 50:
+        assert rows.tolist() == sorted(expected)
+
+
+@pytest.mark.parametrize("dimensions", [24, 64, 100, 256])
+def test_signs_differ_where_vectors_do(dimensions: int) -> None:
+    rng = np.random.default_rng(dimensions)
+    a, b = rng.standard_normal((2, 9, dimensions)).astype(np.float32)
+    differing = np.bitwise_count(signs_of(a) ^ signs_of(b)).sum(axis=0)
+    assert differing.tolist() == ((a > 0) != (b > 0)).sum(axis=1).tolist()
+
+
+def test_postings_give_what_was_added_before_and_after_they_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postings_module, "_LONGEST_TAIL", 5000)
     rng = np.random.default_rng(5)
     postings, expected = Postings(), dict[tuple[int, int], int]()
     for start in range(0, 9000, 300):
         rows = np.repeat(np.arange(start, start + 300, dtype=np.int32), 10)
-        own = rng.integers(0, 60, len(rows)).astype(np.uint32)
+        own = rng.integers(start // 300, 60 + start // 300, len(rows)).astype(np.uint32)
         postings.add(rows, own)
         for row, term in zip(rows.tolist(), own.tolist(), strict=True):
             expected[term, row] = expected.get((term, row), 0) + 1
-    for term in (0, 17, 59, 999):
+    for term in (0, 17, 59, 60, 80, 999):
         found = postings.of(term)
         want = {row: count for (t, row), count in expected.items() if t == term}
+        assert found[0].tolist() == sorted(want)
         assert dict(zip(found[0].tolist(), found[1].tolist(), strict=True)) == want

@@ -1,7 +1,7 @@
-"""One namespace's turns as arrays: what a search reads, about 800 bytes a turn. Rows are in the order of turn ids.
+"""One namespace's turns as arrays: what a search reads, about 500 bytes a turn. Rows are in the order of turn ids.
 
-Vectors are kept twice: the first dimensions in float32, for one quick pass over all, and whole in eight bits, for the
-few that are looked at closely. Knows no texts; the store is the truth, and an index is made anew from it at any time.
+Vectors are kept twice: the sign of each dimension, for one quick pass over all, and whole in eight bits, for the few
+that are looked at closely. Knows no texts; the store is the truth, and an index is made anew from it at any time.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from akashic_daemon.memory.embedder import Vectors, shortened
+from akashic_daemon.memory.embedder import Vectors
 from akashic_daemon.memory.postings import Postings
 from akashic_daemon.store.memory.rows import IndexRow
 
-SKETCH_DIMENSIONS = 64
 NOBODY = -1
 """Row number that stands for no turn."""
 
 _Number = TypeVar("_Number", bound=np.generic)
 _GROWTH = 1.25
 _FIRST_ROWS = 64
+_WORD_BITS = 64
 
 
 class NamespaceIndex:
@@ -44,11 +44,14 @@ class NamespaceIndex:
             "traits": np.empty(0, np.uint8),
             "vectors": np.empty((0, dimensions), np.int8),
             "scale": np.empty(0, np.float32),
-            "sketch": np.empty((0, min(dimensions, SKETCH_DIMENSIONS)), np.float32),
         }
+        self._sign_words = [f"signs {word}" for word in range(-(-dimensions // _WORD_BITS))]
+        self._columns |= {name: np.empty(0, np.uint64) for name in self._sign_words}
+        self.scratch = np.zeros(1, np.float32)
+        """Zeros, one for each row and one more; who puts something in takes it out again."""
         self.speakers: dict[str, int] = {}
         self._sources: dict[int, int] = {}
-        self._source_terms: NDArray[np.float32] | None = None
+        self._source_terms = np.zeros(0, np.float32)
 
     def __len__(self) -> int:
         return self._size
@@ -56,7 +59,8 @@ class NamespaceIndex:
     @property
     def size_bytes(self) -> int:
         """What the arrays take."""
-        return sum(column.nbytes for column in self._columns.values()) + self.postings.size_bytes
+        own = sum(column.nbytes for column in self._columns.values())
+        return own + self.scratch.nbytes + self._source_terms.nbytes + self.postings.size_bytes
 
     @property
     def source_count(self) -> int:
@@ -111,10 +115,12 @@ class NamespaceIndex:
     @property
     def source_terms(self) -> NDArray[np.float32]:
         """How many terms each source has."""
-        if self._source_terms is None:
-            sums = np.bincount(self.source, self.length_terms, self.source_count)
-            self._source_terms = sums.astype(np.float32)
         return self._source_terms
+
+    @property
+    def mean_length_terms(self) -> float:
+        """How many terms a row has in the mean, at least 1."""
+        return max(float(self._source_terms.sum()) / max(self._size, 1), 1.0)
 
     @property
     def traits(self) -> NDArray[np.uint8]:
@@ -132,9 +138,9 @@ class NamespaceIndex:
         return self._column("scale", np.float32)
 
     @property
-    def sketch(self) -> NDArray[np.float32]:
-        """The first dimensions of the vectors, at length 1."""
-        return self._column("sketch", np.float32)
+    def signs(self) -> list[NDArray[np.uint64]]:
+        """The signs of the vectors as bits, each array 64 dimensions of every row."""
+        return [self._column(name, np.uint64) for name in self._sign_words]
 
     def rows_of(self, turn_ids: Sequence[int]) -> NDArray[np.int32]:
         """Return the rows of turns; those it doesn't have are left out."""
@@ -151,7 +157,6 @@ class NamespaceIndex:
             return
         self._reserve(first + count)
         self._size += count
-        self._source_terms = None
         new = slice(first, self._size)
         self.turn_ids[new] = [row.turn_id for row in rows]
         self.source[new] = [self._sources.setdefault(row.source_id, len(self._sources)) for row in rows]
@@ -162,6 +167,7 @@ class NamespaceIndex:
         terms = [np.frombuffer(row.term_ids, "<u4") for row in rows]
         sizes = [len(own) for own in terms]
         self.length_terms[new] = sizes
+        self._count_source_terms(self.source[new], sizes)
         self.postings.add(np.repeat(np.arange(first, self._size, dtype=np.int32), sizes), np.concatenate(terms))
         self._join(rows, first)
         self.put_vectors(first, vectors)
@@ -172,7 +178,14 @@ class NamespaceIndex:
         scale = np.maximum(np.abs(vectors).max(axis=1), 1e-9) / 127
         self.vectors[place] = np.rint(vectors / scale[:, None])
         self.scale[place] = scale
-        self.sketch[place] = shortened(vectors, self.sketch.shape[1])
+        for own, bits in zip(self.signs, signs_of(vectors), strict=True):
+            own[place] = bits
+
+    def _count_source_terms(self, sources: NDArray[np.int32], sizes: Sequence[int]) -> None:
+        have = len(self._source_terms)
+        if self.source_count > have:
+            self._source_terms = np.append(self._source_terms, np.zeros(self.source_count - have, np.float32))
+        np.add.at(self._source_terms, sources, np.array(sizes, np.float32))
 
     def _join(self, rows: Sequence[IndexRow], first: int) -> None:
         """Let the new rows know what was said before and after them."""
@@ -199,3 +212,12 @@ class NamespaceIndex:
             larger = np.empty((rows, *column.shape[1:]), column.dtype)
             larger[: self._size] = column[: self._size]
             self._columns[name] = larger
+        self.scratch = np.zeros(rows + 1, np.float32)
+
+
+def signs_of(vectors: Vectors) -> NDArray[np.uint64]:
+    """Return which dimensions are above zero, as bits: (dimensions / 64 rounded up, vectors)."""
+    bits = np.packbits(vectors > 0, axis=1)
+    whole = np.zeros((len(vectors), -(-vectors.shape[1] // _WORD_BITS) * 8), np.uint8)
+    whole[:, : bits.shape[1]] = bits
+    return np.ascontiguousarray(whole.view(np.uint64).T)

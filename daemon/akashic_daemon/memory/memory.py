@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from akashic_daemon.errors import NotFound
-from akashic_daemon.memory import scoring, traits, words
+from akashic_daemon.memory import candidates, scoring, traits, words
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
 from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn
 from akashic_daemon.store.memory.store import MemoryStore
 
-CLOSE_LOOKS = 128
-"""So many of the best by words, and by meaning, are looked at closely."""
+_MOST_SPANS = 128
+"""So many of the best are tried when spans fill a budget."""
 
 LONGEST_TURN = 4096
 """Characters of a turn: about 1,000 tokens, so that what is found can fit a budget."""
@@ -84,7 +84,7 @@ class Memory:
         """Return the best turns that together fit a budget; what doesn't fit is passed over."""
         left = budget_tokens
         chosen = []
-        for span in self.search(namespaces, question, limit=CLOSE_LOOKS):
+        for span in self.search(namespaces, question, limit=_MOST_SPANS):
             if span.turn.length_tokens <= left:
                 chosen.append(span)
                 left -= span.turn.length_tokens
@@ -136,9 +136,8 @@ class Memory:
         except NotFound:
             return []
         query = self.query(namespace, question)
-        by_words = scoring.score_words(index, query)
-        rows = scoring.candidates(index, by_words, scoring.score_sketches(index, query), max(CLOSE_LOOKS, limit))
-        parts = scoring.features(index, query, by_words, rows) * scoring.WEIGHTS
+        rows = candidates.find(index, query, max(candidates.CLOSE_LOOKS, limit))
+        parts = scoring.features(index, query, rows) * scoring.WEIGHTS
         scores = parts.sum(axis=1)
         best = np.argsort(-scores, kind="stable")[:limit]
         return [

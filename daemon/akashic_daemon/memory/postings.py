@@ -1,6 +1,6 @@
 """Which turns have a term, and how often: an inverted index in arrays, about five bytes an entry.
 
-New entries stand in a short unsorted tail until they are merged, so that adding a turn costs little.
+New entries stand in a short unsorted tail until they are put in their places, so that adding a turn costs little.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONGEST_TAIL = 1 << 16
+_TAIL_SHARE = 64
 _MOST_COUNT = 255
 
 Rows = NDArray[np.int32]
@@ -40,11 +41,11 @@ class Postings:
         entry = (found.astype(np.uint32), rows, np.minimum(counts, _MOST_COUNT).astype(np.uint8))
         self._tail.append(entry)
         self._tail_size += len(found)
-        if self._tail_size > max(_LONGEST_TAIL, len(self._rows) // 8):
+        if self._tail_size > max(_LONGEST_TAIL, len(self._rows) // _TAIL_SHARE):
             self._merge()
 
     def of(self, term: int) -> tuple[Rows, Counts]:
-        """Return the rows that have a term, each once, and how often."""
+        """Return the rows that have a term, ascending, each once, and how often."""
         if len(self._tail) > 1:
             self._tail = [self._joined()]
         at = int(np.searchsorted(self._terms, term))
@@ -63,10 +64,25 @@ class Postings:
 
     def _merge(self) -> None:
         terms, rows, counts = self._joined()
-        whole = np.concatenate([np.repeat(self._terms, np.diff(self._ends)), terms])
-        order = np.argsort(whole, kind="stable")
-        self._rows = np.concatenate([self._rows, rows])[order]
-        self._counts = np.concatenate([self._counts, counts])[order]
-        self._terms, starts = np.unique(whole[order], return_index=True)
-        self._ends = np.append(starts, len(order)).astype(np.int64)
+        order = np.argsort(terms, kind="stable")
+        terms, rows, counts = terms[order], rows[order], counts[order]
+        # New rows are greater than all before, so each goes to the end of its term's.
+        places = self._ends[np.searchsorted(self._terms, terms, side="right")]
+        self._rows = np.insert(self._rows, places, rows)
+        self._counts = np.insert(self._counts, places, counts)
+        late, late_sizes = np.unique(terms, return_counts=True)
+        every = np.union1d(self._terms, late)
+        sizes = np.zeros(len(every), np.int64)
+        sizes[np.searchsorted(every, self._terms)] = np.diff(self._ends)
+        sizes[np.searchsorted(every, late)] += late_sizes
+        self._terms, self._ends = every, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._tail, self._tail_size = [], 0
+
+
+def distinct(rows: Rows) -> Rows:
+    """Return each of the rows once, ascending."""
+    ordered = np.sort(rows)
+    is_first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    once: Rows = ordered[is_first]
+    return once

@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 
 from akashic_daemon.memory import traits
 from akashic_daemon.memory.index import NOBODY, NamespaceIndex
-from akashic_daemon.memory.postings import Rows
+from akashic_daemon.memory.postings import Counts, Rows, distinct
 
 Scores = NDArray[np.float32]
+Places = NDArray[np.intp]
 
 K1 = 1.2
 B_OWN = 0.4
 B_WIDE = 0.6
+B_SOURCE = 0.75
 NEIGHBOUR_TERMS = 0.4
 NEIGHBOUR_VECTORS = 0.3
 
-_BLOCK_ROWS = 64
-_NEARLY_NOTHING = 1e-6
+_FAR_MORE = 32
+"""From here on looking each row up in a term's sorted rows is quicker than writing all of these down."""
 
 FEATURES = (
     "words_around",
@@ -58,84 +60,31 @@ class Query:
     asks_when: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WordScores:
-    """BM25 over all rows and sources, as shares of the most that the question could get."""
-
-    around: Scores
-    source: Scores
-
-
-def score_words(index: NamespaceIndex, query: Query) -> WordScores:
-    """Return BM25 of the query for each row with its neighbours, and for each source."""
-    size = len(index)
-    around = np.zeros(size, np.float32)
-    source = np.zeros(index.source_count, np.float32)
-    scratch = np.zeros(size, np.float32)
-    length = index.length_terms
-    mean = _mean(length)
-    source_length = index.source_terms
-    source_mean = _mean(source_length)
-    most = source_most = 0.0
-    for term in query.term_ids:
-        rows, counts = index.postings.of(term)
-        idf = _idf(size, len(rows))
-        most += idf
-        amount = counts.astype(np.float32)
-        near = _spread(index, rows, amount, scratch)
-        wide = length[near] * (1 + 2 * NEIGHBOUR_TERMS)
-        around[near] += idf * _saturated(scratch[near], wide, mean * (1 + 2 * NEIGHBOUR_TERMS), B_WIDE)
-        scratch[near] = 0
-        within = np.bincount(index.source[rows], amount, index.source_count).astype(np.float32)
-        source_idf = _idf(index.source_count, int(np.count_nonzero(within)))
-        source_most += source_idf
-        source += source_idf * _saturated(within, source_length, source_mean, 0.75)
-    missing = query.unknown_terms
-    most += missing * _idf(size, 0)
-    source_most += missing * _idf(index.source_count, 0)
-    return WordScores(around / max(most, 1.0), source / max(source_most, 1.0))
-
-
 def score_own_words(index: NamespaceIndex, query: Query) -> Scores:
     """Return plain BM25 of the query for each row."""
     size, length = len(index), index.length_terms
     own = np.zeros(size, np.float32)
     for term in query.term_ids:
         rows, counts = index.postings.of(term)
-        own[rows] += _idf(size, len(rows)) * _saturated(counts.astype(np.float32), length[rows], _mean(length), B_OWN)
+        own[rows] += idf(size, len(rows)) * saturated(counts.astype(np.float32), length[rows], _mean(length), B_OWN)
     return own
 
 
-def score_sketches(index: NamespaceIndex, query: Query) -> Scores:
-    """Return about the cosine of each row's vector and the query's."""
-    part = query.vector[: index.sketch.shape[1]]
-    return np.asarray(index.sketch @ (part / max(float(np.linalg.norm(part)), 1e-9)), np.float32)
-
-
-def candidates(index: NamespaceIndex, words: WordScores, sketches: Scores, count: int) -> Rows:
-    """Return the rows worth a close look: the best by words and by meaning, and what was said beside them."""
-    if len(index) <= 4 * count:
-        return np.arange(len(index), dtype=np.int32)
-    best = np.concatenate([_best(words.around, count), _best(sketches, count)])
-    near = np.concatenate([best, index.previous[best], index.next[best]])
-    found = np.unique(near)
-    there: Rows = found[found != NOBODY]
-    return there
-
-
-def features(index: NamespaceIndex, query: Query, words: WordScores, rows: Rows) -> Scores:
+def features(index: NamespaceIndex, query: Query, rows: Rows) -> Scores:
     """Return (rows, FEATURES)."""
     bits = index.traits[rows]
     before = index.previous[rows]
     dated = (bits & traits.DATED > 0).astype(np.float32)
     follows = (index.traits[before] & traits.QUESTION > 0) & (before != NOBODY)
-    meaning, around = _meanings(index, query, rows)
+    near = _near(index, rows)
+    words_around, words_source = _words(index, query, rows, near)
+    meaning, meaning_around = _meanings(index, query, near)
     named = np.isin(index.speaker[rows], list(query.speakers)) if query.speakers else np.zeros(len(rows), bool)
     columns: Sequence[NDArray[np.generic]] = (
-        words.around[rows],
-        words.source[index.source[rows]],
+        words_around,
+        words_source,
         meaning,
-        around,
+        meaning_around,
         named,
         dated * query.asks_when,
         dated,
@@ -146,28 +95,71 @@ def features(index: NamespaceIndex, query: Query, words: WordScores, rows: Rows)
     return np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
 
 
-def _meanings(index: NamespaceIndex, query: Query, rows: Rows) -> tuple[Scores, Scores]:
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """Rows with their neighbours: all of them ascending, and where in it stand the rows, those before, those after."""
+
+    all: Rows
+    own: Places
+    before: Places
+    after: Places
+
+    def with_neighbours(self, values: Scores, share: float) -> Scores:
+        """Return each row's value, of `values` by `all`, and a share of its neighbours'."""
+        return np.asarray(values[self.own] + np.float32(share) * (values[self.before] + values[self.after]), np.float32)
+
+
+def _near(index: NamespaceIndex, rows: Rows) -> _Near:
     before, after = index.previous[rows], index.next[rows]
-    needed = np.unique(np.concatenate([rows, before, after]))
-    cosine = (index.vectors[needed].astype(np.float32) @ query.vector) * index.scale[needed]
-    cosine[needed == NOBODY] = 0
-    own, *beside = (cosine[np.searchsorted(needed, which)] for which in (rows, before, after))
-    return own, own + NEIGHBOUR_VECTORS * (beside[0] + beside[1])
+    found = distinct(np.concatenate([rows, before, after]))
+    return _Near(found, *(np.searchsorted(found, which) for which in (rows, before, after)))
 
 
-def _spread(index: NamespaceIndex, rows: Rows, amount: Scores, scratch: Scores) -> Rows:
-    """Put a term's counts into `scratch`, a part of them into the neighbours'; return the rows that got any."""
-    scratch[rows] = amount
-    touched = [rows]
-    for beside in (index.previous[rows], index.next[rows]):
-        there = beside != NOBODY
-        scratch[beside[there]] += NEIGHBOUR_TERMS * amount[there]
-        touched.append(beside[there])
-    return np.concatenate(touched)
+def _words(index: NamespaceIndex, query: Query, rows: Rows, near: _Near) -> tuple[Scores, Scores]:
+    """Return BM25 of each row with its neighbours, and of its source, as shares of the most that there could be."""
+    size, sources = len(index), index.source_count
+    source = index.source[rows]
+    wide_length = index.length_terms[rows] * (1 + 2 * NEIGHBOUR_TERMS)
+    wide_mean = index.mean_length_terms * (1 + 2 * NEIGHBOUR_TERMS)
+    source_length = index.source_terms[source]
+    source_mean = _mean(index.source_terms)
+    around, within = np.zeros((2, len(rows)), np.float32)
+    most = query.unknown_terms * idf(size, 0)
+    source_most = query.unknown_terms * idf(sources, 0)
+    for term in query.term_ids:
+        having, counts = index.postings.of(term)
+        weight = idf(size, len(having))
+        amount = near.with_neighbours(_counts_at(index.scratch, near.all, having, counts), NEIGHBOUR_TERMS)
+        around += weight * saturated(amount, wide_length, wide_mean, B_WIDE)
+        most += weight
+        by_source = np.bincount(index.source[having], counts, sources)
+        weight = idf(sources, int(np.count_nonzero(by_source)))
+        within += weight * saturated(by_source[source].astype(np.float32), source_length, source_mean, B_SOURCE)
+        source_most += weight
+    return around / np.float32(max(most, 1.0)), within / np.float32(max(source_most, 1.0))
 
 
-def _saturated(amount: Scores, length: Scores, mean: float, b: float) -> Scores:
-    """Return BM25's share of a term's weight, at most 1."""
+def _counts_at(scratch: Scores, wanted: Rows, rows: Rows, counts: Counts) -> Scores:
+    """Return how often each of the wanted rows has a term; NOBODY has none. The scratch is left as it was."""
+    if len(rows) > _FAR_MORE * len(wanted):
+        at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+        return np.where(rows[at] == wanted, counts[at], 0).astype(np.float32)
+    scratch[rows] = counts
+    found: Scores = scratch[wanted]
+    scratch[rows] = 0
+    return found
+
+
+def _meanings(index: NamespaceIndex, query: Query, near: _Near) -> tuple[Scores, Scores]:
+    """Return each row's cosine with the query, and with a share of its neighbours'."""
+    cosine = (index.vectors[near.all].astype(np.float32) @ query.vector) * index.scale[near.all]
+    cosine[near.all == NOBODY] = 0
+    own: Scores = cosine[near.own]
+    return own, near.with_neighbours(cosine, NEIGHBOUR_VECTORS)
+
+
+def saturated(amount: Scores, length: Scores, mean: float, b: float) -> Scores:
+    """Return BM25's share of a term's weight, at most 1. length, mean: of texts, in terms."""
     return np.asarray(amount / (amount + K1 * (1 - b + b * length / mean)), np.float32)
 
 
@@ -175,23 +167,6 @@ def _mean(length: Scores) -> float:
     return max(float(length.mean()), 1.0) if len(length) else 1.0
 
 
-def _idf(size: int, document_count: int) -> float:
+def idf(size: int, document_count: int) -> float:
+    """Return what a term weighs that `document_count` of `size` texts have."""
     return float(np.log1p((size - document_count + 0.5) / (document_count + 0.5)))
-
-
-def _best(scores: Scores, count: int) -> Rows:
-    """Return the rows of about the `count` best scores above zero; of very many equal ones the newest.
-
-    The best stand in the `count` blocks with the greatest scores, so that only those are looked through.
-    """
-    whole = len(scores) // _BLOCK_ROWS
-    if whole <= count:
-        rows = np.arange(len(scores))
-    else:
-        greatest = scores[: whole * _BLOCK_ROWS].reshape(whole, _BLOCK_ROWS).max(axis=1)
-        blocks = np.sort(np.argpartition(greatest, whole - count)[whole - count :])
-        inside = (blocks[:, None] * _BLOCK_ROWS + np.arange(_BLOCK_ROWS)).ravel()
-        rows = np.concatenate([inside, np.arange(whole * _BLOCK_ROWS, len(scores))])
-    some = scores[rows]
-    least = max(float(np.partition(some, len(some) - count)[len(some) - count]), _NEARLY_NOTHING)
-    return rows[some >= least][-2 * count :].astype(np.int32)

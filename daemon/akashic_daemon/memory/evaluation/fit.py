@@ -18,7 +18,7 @@ from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.evaluation.corpus import Conversation
 from akashic_daemon.memory.evaluation.retrieval import Measured, Ranked, references
 from akashic_daemon.memory.memory import Memory
-from akashic_daemon.memory.scoring import FEATURES, features, score_words
+from akashic_daemon.memory.scoring import FEATURES, features
 
 _STEPS = 120
 _RATE = 0.08
@@ -81,6 +81,6 @@ def _ask(memory: Memory, conversation: Conversation, turns: Sequence[Ranked]) ->
     numbers, evidence = [], np.zeros((len(conversation.questions), len(index)), np.float32)
     for place, question in enumerate(conversation.questions):
         query = memory.query(conversation.name, question.text)
-        numbers.append(features(index, query, score_words(index, query), rows))
+        numbers.append(features(index, query, rows))
         evidence[place] = [bool(question.evidence & names) for names, _ in turns]
     return Asked(np.stack(numbers), evidence / evidence.sum(axis=1, keepdims=True))
