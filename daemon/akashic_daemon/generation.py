@@ -200,10 +200,11 @@ class Generation:
 
     def _prompt(self, engine: Engine, request: GenerationInput, asked: Asked, window_start: int | None) -> Prompt:
         assert request.messages is not None
-        builder, recall = self._host.builder, self._book.recall
+        builder, recall, window = self._host.builder, self._book.recall, engine.model.window_tokens
         if window_start is None:
+            if not asked.ops and (asked.policy is None or not asked.policy.rules):
+                _refuse_far_over(builder.far_over(request.messages, limit_tokens=window, tools=request.tools), window)
             return builder.build(request.messages, tools=request.tools, recall=recall)
-        window = engine.model.window_tokens
         limit = max(window - (request.max_tokens or 0), window // 2)
         if asked.ops or (asked.policy is not None and asked.policy.rules):
             whole = self._whole_if_it_fits(engine, request, asked, limit)
@@ -353,6 +354,17 @@ class Generation:
             holds_grammar=turn.answer.holds_grammar,
         )
         return job, events
+
+
+def _refuse_far_over(tokens: int | None, window: int) -> None:
+    """Raise PromptTooLong for a history of which nothing but its length needs to be known."""
+    if tokens is not None:
+        raise PromptTooLong(
+            f"the prompt has more than {tokens} tokens and the window {window}, answer included",
+            hint="shorten the history, or load a model with a longer window",
+            n_prompt_tokens=tokens,
+            n_ctx=window,
+        )
 
 
 def _as_text(engine: Engine, text: str) -> array[int]:

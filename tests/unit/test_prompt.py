@@ -148,3 +148,19 @@ def test_ids_that_do_not_spell_the_answer_with_this_model_are_not_believed(wrong
     plain = made.build(messages).tokens
     assert made.build(messages, recall=lambda _parent, _text: right).tokens != plain
     assert made.build(messages, recall=lambda _parent, _text: wrong).tokens == plain
+
+
+def test_a_history_far_over_the_window_is_known_by_its_length_alone() -> None:
+    counted = builder().far_over(history(200), limit_tokens=1000)
+    assert counted is not None
+    assert 1000 < counted <= len(builder().build(history(200)).tokens)
+
+
+@pytest.mark.parametrize("turns", [1, 10, 40])
+def test_a_history_that_may_fit_is_not_refused_by_its_length(turns: int) -> None:
+    whole = len(builder().build(history(turns)).tokens)
+    assert builder().far_over(history(turns), limit_tokens=whole) is None
+
+
+def test_ten_thousand_empty_messages_are_far_over_a_small_window() -> None:
+    assert builder().far_over([Message(Role.USER, "")] * 10_000, limit_tokens=1000) is not None

@@ -29,6 +29,9 @@ Says = Callable[[Sequence[int], str, Sequence[tuple[str, str]]], bool]
 _CACHED_TEXTS = 8192
 _PROBE = "\u2063answer\u2063"
 _CHARS_PER_TOKEN_AT_MOST = 16
+_CHARS_OF_A_SUSPECT = 8
+"""A history with more characters than so many for each token of the window is counted roughly before it is laid out."""
+_PIECE_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,23 @@ class PromptBuilder:
         left_tokens = sum(len(self._text_tokens(m.content)) for m in left[-2000:])
         owners = array("i", [o if o < head else o + first - head for o in prompt.message_at])
         return Prompt(prompt.tokens, owners, prompt.notes, first, len(left), left_tokens)
+
+    def far_over(
+        self, messages: Sequence[Message], *, limit_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> int | None:
+        """Return how many tokens a conversation surely has that is far over a limit; None for one that may fit.
+
+        Cutting a message's text into tokens by itself makes them more, never half as many as its text has among others.
+        """
+        chars = sum(len(m.content) for m in messages)
+        if chars // _CHARS_OF_A_SUSPECT + 2 * len(messages) < 2 * limit_tokens:
+            return None
+        text, count = self.text(messages, tools=tools), 0
+        for start in range(0, len(text), _PIECE_CHARS):
+            count += len(self._tokenize(text[start : start + _PIECE_CHARS]))
+            if count > 4 * limit_tokens:
+                break
+        return count // 2 if count > 2 * limit_tokens else None
 
     def replaced(
         self, messages: Sequence[Message], index: int, text: str, *, tools: Sequence[Mapping[str, Any]] = ()

@@ -1,9 +1,8 @@
 """Chat templates: messages to text, and which text belongs to which message.
 
-The template runs in a jinja2 sandbox. One that fails is an error, never a fallback. Ownership comes from rendering
-prefixes: where the text of `messages[:i+1]` is a prefix of the whole, it ends where message i ends. A template that
-rewrites earlier messages (think blocks taken out later) is asked again with a user message behind; where a border still
-can't be found, the neighbours share one segment, and `Segment.messages` says so.
+The template runs in a jinja2 sandbox. One that fails is an error, never a fallback. Ownership comes from rendering parts
+of the conversation (`borders`); where a border can't be found, the neighbours share one segment, and `Segment.messages`
+says so.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.history import Habits, as_text, calls_as_text, find_habits, shown_id
 from akashic_daemon.toolcalls.syntax import GENERIC, syntax_of
+from akashic_daemon.trajectory.borders import Borders, text_before_a_user
 from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.types import ChainDigest
 
 _CACHED_SEGMENTS = 8192
-_PROBE = "\u2063probe\u2063"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ChatTemplate:
         self._source_thinks = "<think>" in source
         self._knows_tool_calls = "tool_calls" in source and self.syntax != GENERIC
         self._probed: Habits | None = None
-        self._segment_texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._segment_texts: OrderedDict[tuple[ChainDigest, str], str] = OrderedDict()
 
     @property
     def thinking(self) -> Thinking:
@@ -127,19 +127,33 @@ class ChatTemplate:
     ) -> Rendered:
         """Return the prompt cut at message borders."""
         text = self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        cut = self._cut(text, messages, tools, near=True)
+        if cut is None:
+            cut = self._cut(text, messages, tools, near=False)
+        assert cut is not None, "exact borders don't contradict themselves"
+        return Rendered(tuple(cut), tuple(self._notes(messages, tools)))
+
+    def _cut(
+        self, text: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, near: bool
+    ) -> list[Segment] | None:
+        """Return the text in segments; None when what neighbours said (`near`) was contradicted."""
         tools_key = json.dumps(list(tools), sort_keys=True, default=str) if tools else ""
+        borders = self._borders(text, messages, tools, near=near)
+        new: list[tuple[tuple[ChainDigest, str], str]] = []
         out: list[Segment] = []
         at = first = 0
         for index, digest in enumerate(chain_all(messages)):
             key = (digest, tools_key)
             cached = self._segment_texts.get(key) if first == index else None
             if cached is None or not text.startswith(cached, at):
-                end = self._border(text, at, messages[: index + 1], tools)
+                end = borders.end(index, first, at)
+                if borders.contradicted:
+                    return None
                 if end is None:
                     continue
                 cached = text[at:end]
                 if first == index:
-                    self._keep(key, cached)
+                    new.append((key, cached))
             out.append(Segment(cached, first, index + 1))
             at += len(cached)
             first = index + 1
@@ -147,32 +161,38 @@ class ChatTemplate:
             out.append(Segment(text[at:], first, len(messages)))
         elif at < len(text):
             out.append(Segment(text[at:], len(messages), len(messages)))
-        return Rendered(tuple(out), tuple(self._notes(messages, tools)))
+        for key, kept in new:
+            self._keep(key, kept)
+        return out
 
     def forget_texts(self) -> None:
         """Drop the rendered texts that are kept to save work."""
         self._segment_texts = OrderedDict()
 
-    def _border(
-        self, text: str, at: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> int | None:
-        try:
-            prefix = self.render(messages, tools=tools, add_generation_prompt=False)
-        except TemplateError:
-            prefix = ""
-        if len(prefix) >= at and prefix and text.startswith(prefix):
-            return len(prefix)
-        probe = Message(Role.USER, _PROBE)
-        try:
-            longer = self.render([*messages, probe], tools=tools, add_generation_prompt=False)
-            twice = self.render([*messages, probe, probe], tools=tools, add_generation_prompt=False)
-        except TemplateError:
-            return None
-        turn = twice[len(longer) :]
-        prefix = longer.removesuffix(turn)
-        return len(prefix) if turn and len(prefix) >= at and text.startswith(prefix) else None
+    def _borders(
+        self, text: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, near: bool
+    ) -> Borders:
+        shown_tools = list(tools) if self.syntax.native else []
 
-    def _keep(self, key: tuple[str, str], text: str) -> None:
+        def whole(seen: list[dict[str, Any]]) -> str:
+            return self._render(seen, shown_tools, False)
+
+        def exact(index: int) -> int | None:
+            seen = self._as_template_sees(messages[: index + 1], tools)
+            try:
+                prefix = whole(seen)
+            except TemplateError:
+                prefix = ""
+            if prefix and text.startswith(prefix):
+                return len(prefix)
+            before = text_before_a_user(whole, seen)
+            return len(before) if before is not None and text.startswith(before) else None
+
+        habits = self._habits_for(messages, tools)
+        seen = [self._message(m, habits) for m in messages]
+        return Borders(text, seen, lambda shown: self._render(shown, [], False), exact, near=near)
+
+    def _keep(self, key: tuple[ChainDigest, str], text: str) -> None:
         self._segment_texts[key] = text
         while len(self._segment_texts) > _CACHED_SEGMENTS:
             self._segment_texts.popitem(last=False)
@@ -184,11 +204,14 @@ class ChatTemplate:
             self._probed = find_habits(lambda seen: self._render(seen, [], False), knows_calls=self._knows_tool_calls)
         return self._probed
 
+    def _habits_for(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Habits:
+        with_calls = any(m.tool_calls or m.role is Role.TOOL for m in messages)
+        return self._habits if with_calls or (tools and not self.syntax.native) else Habits()
+
     def _as_template_sees(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        with_calls = any(m.tool_calls or m.role is Role.TOOL for m in messages)
-        habits = self._habits if with_calls or (tools and not self.syntax.native) else Habits()
+        habits = self._habits_for(messages, tools)
         seen = [self._message(m, habits) for m in messages]
         if not tools or self.syntax.native:
             return seen
