@@ -14,7 +14,8 @@ from pathlib import Path as FilePath
 import pytest
 
 from block_stores import CountingFiles
-from busy_daemon import Clients, cut_and_check, small_extents, start
+from busy_daemon import Clients, cut_and_check, fail_and_check, small_extents, start
+from disk_faults import FailingDisk
 from tiers_driver import small_blocks
 
 CUTS = int(os.environ.get("TIERS_KILL_CUTS", "20"))
@@ -32,32 +33,51 @@ def test_after_a_power_cut_at_any_moment_it_opens_verifies_and_serves_only_what_
     assert {"at write", "at sync", "at commit"} <= set(counts), counts
 
 
-@pytest.mark.parametrize("stays_broken", [False, True])
+@pytest.mark.parametrize(("stays_broken", "first"), [(False, 1), (True, 40)])
 def test_whichever_call_to_the_disk_fails_answers_are_right_and_the_store_opens_whole(
-    tmp_path: FilePath, stays_broken: bool
+    tmp_path: FilePath, stays_broken: bool, first: int
 ) -> None:
-    calls = 0
-    step = 1 if CUTS > 50 else 11
-    for fail_at in itertools.count(2, step):
+    """Some of them; `tests/bench/tiers_faults.py` tries all. Calls to files and the index's statements are counted together."""
+    kinds: Counter[str] = Counter()
+    for fail_at in range(first, 1000, 131 if CUTS <= 50 else 17):
         folder = tmp_path / str(fail_at)
-        files, clients = CountingFiles(stays_broken=stays_broken), Clients(7, sessions=3)
-        with small_blocks(), small_extents():
-            daemon = start(folder, files, ram_bytes=0 if fail_at % 2 else 120_000)
-            files.fail_at = fail_at
-            clients.work(daemon, 16)
-            daemon.settle()
-            failed, files.fail_at = files.failed, None
-            daemon.check_at_rest()
-            daemon.close()
-            again = start(folder, CountingFiles())
-            assert again.mover.problem is None
-            assert again.mover.ssd is not None
-            assert again.mover.ssd.verify() == []
-            for path in clients.paths:
-                again.ask(path.then([1, 2]), max_tokens=2, session="after")
-            again.close()
+        disk = fail_and_check(folder, fail_at, stays_broken=stays_broken)
+        assert disk.failed
+        kinds += disk.kinds
         shutil.rmtree(folder)
-        calls += 1
-        if not failed or calls >= (10 if CUTS <= 50 else 400):
-            break
-    assert calls >= 10
+    assert len(kinds) > 2, kinds
+
+
+@pytest.mark.parametrize("fail_at", range(1, 5))
+def test_a_tier_that_fails_while_it_opens_leaves_a_daemon_without_it(tmp_path: FilePath, fail_at: int) -> None:
+    disk = FailingDisk(None)
+    with small_blocks(), small_extents():
+        whole = start(tmp_path / "store", disk)
+        Clients(3).work(whole, 6)
+        whole.close()
+        disk.fail_at, disk.stays_broken = fail_at, True
+        with disk.under_the_index():
+            daemon = start(tmp_path / "store", disk)
+        assert daemon.mover.problem is not None
+        assert daemon.mover.ssd is None
+        Clients(3).turn(daemon)
+        daemon.check_at_rest()
+        daemon.close()
+        again = start(tmp_path / "store", CountingFiles())
+        assert again.mover.ssd is not None
+        assert again.mover.ssd.verify() == []
+        again.close()
+
+
+def test_blocks_that_no_tier_takes_are_not_remembered(tmp_path: FilePath) -> None:
+    disk = FailingDisk(1, stays_broken=True)
+    with small_blocks(), disk.under_the_index():
+        daemon = start(tmp_path / "store", disk, ram_bytes=0)
+        assert daemon.mover.ssd is None
+        Clients(5, sessions=2).work(daemon, 4)
+        daemon.check_at_rest()
+        catalogue = daemon.mover.catalogue
+        assert catalogue is not None
+        assert daemon.mover.moves.lost_blocks["ram_full"] > 10
+        assert len(catalogue) == 0
+        daemon.close()

@@ -225,6 +225,8 @@ class Mover:
                 self.write(block, group, buffer if keeps_buffer else None)
             elif block.slots is None:
                 self.moves.lose("ram_full")
+                if self.catalogue is not None:
+                    self.catalogue.drop_empty(block)
         finally:
             if not keeps_buffer:
                 self.outgoing.give_back(buffer)
