@@ -241,9 +241,9 @@ JSON = st.recursive(
 @given(value=JSON, alone=st.booleans())
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "text"])
 def test_any_json_value_is_read_or_refused_as_a_record(name: str, value: Any, alone: bool) -> None:
-    from akashic_daemon.transcript import _READERS
+    from akashic_daemon.transcript import READERS
 
-    reader = _READERS[name]()
+    reader = READERS[name]()
     items: list[Any] = []
     with contextlib.suppress(TranscriptError):
         items.extend(reader.feed(Record(0, None, value, alone=alone)))

@@ -7,37 +7,18 @@ format; none of them opens files. Nothing is dropped silently but what a format'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon.errors import TranscriptError
 from akashic_daemon.trajectory.message import Message, Role
-from akashic_daemon.transcript.atif import AtifReader
-from akashic_daemon.transcript.claude_code import ClaudeCodeReader
-from akashic_daemon.transcript.codex import CodexReader
-from akashic_daemon.transcript.content import storable, without_lone_surrogates
 from akashic_daemon.transcript.detect import TEXT, Container, Sniffed, container_for, sniff
-from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Reader, Record, SurveyingReader
-from akashic_daemon.transcript.mini_swe_agent import MiniSweAgentReader
-from akashic_daemon.transcript.openai_runs import OpenAIReader
-from akashic_daemon.transcript.openhands import OpenHandsReader
+from akashic_daemon.transcript.item import MAIN, Imported, Item, Problem, Record, SurveyingReader
+from akashic_daemon.transcript.readers import READERS, fed, storable_item
 from akashic_daemon.transcript.source import read_document, read_lines, read_text
-from akashic_daemon.transcript.swe_agent import SweAgentReader
 
 __all__ = ["FORMATS", "MAIN", "Imported", "Problem", "detect_format", "read_transcript"]
 
-_READERS: dict[str, Callable[[], Reader]] = {
-    "claude-code": ClaudeCodeReader,
-    "codex": CodexReader,
-    "swe-agent": SweAgentReader,
-    "mini-swe-agent": MiniSweAgentReader,
-    "openhands": OpenHandsReader,
-    "atif": AtifReader,
-    "openai": OpenAIReader,
-    "akashic": lambda: OpenAIReader("akashic"),
-}
-
-FORMATS: tuple[str, ...] = (*_READERS, TEXT)
+FORMATS: tuple[str, ...] = (*READERS, TEXT)
 """Names of the formats, as `format` takes them and `detect_format` returns them."""
 
 
@@ -71,7 +52,7 @@ def read_transcript(
 
 def _items(path: Path, sniffed: Sniffed, on_progress: Callable[[int], None] | None) -> Iterator[Item]:
     read = read_document if sniffed.container is Container.DOCUMENT else read_lines
-    reader = _READERS[sniffed.format]()
+    reader = READERS[sniffed.format]()
     if isinstance(reader, SurveyingReader):
         for record in read(path, None):
             if isinstance(record, Record):
@@ -81,22 +62,8 @@ def _items(path: Path, sniffed: Sniffed, on_progress: Callable[[int], None] | No
         if isinstance(record, Problem):
             yield record
         else:
-            yield from _fed(reader, record)
+            yield from fed(reader, record)
     yield from reader.finish()
-
-
-def _fed(reader: Reader, record: Record) -> Iterator[Item]:
-    try:
-        yield from reader.feed(record)
-    except TranscriptError as error:
-        where = "" if record.line is not None or record.alone else f"element {record.index}: "
-        yield Problem(where + error.message, record.line)
-    except RecursionError:
-        yield Problem("nested too deeply", record.line)
-
-
-def _storable(item: Imported) -> Imported:
-    return replace(item, conversation=without_lone_surrogates(item.conversation), message=storable(item.message))
 
 
 def _text_items(path: Path, on_progress: Callable[[int], None] | None) -> Iterator[Item]:
@@ -114,7 +81,7 @@ def _checked(items: Iterator[Item], path: Path, format_name: str) -> Iterator[It
     for item in items:
         if isinstance(item, Imported):
             used = True
-            yield _storable(item)
+            yield storable_item(item)
             continue
         first = first or item
         yield item
