@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from akashic_cli.bench.child import Told, run_module
 from akashic_cli.render.units import count
-from akashic_daemon.errors import EngineError, StoreUnwritable, TranscriptError, UsageError, from_wire
+from akashic_daemon.errors import StoreUnwritable, TranscriptError, UsageError
 
 COLUMNS = ("VARIANT", "NLL", "OVER FULL", "KL", "RUNS CUT", "OVER FULL THERE", "KL THERE", "VISIBLE", "COMPUTED")
 MODULE = "akashic_daemon.fidelity"
-_END_TIMEOUT_S = 10.0
-
-Told = Callable[[dict[str, Any]], None]
-"""Takes what the process says meanwhile: {"model", "turns"}, {"turn"}, {"note"} or {"run"}."""
 
 
 def parse_keep(text: str) -> list[int]:
@@ -36,39 +30,9 @@ def measure(transcripts: Sequence[Path], keeps: Sequence[int], model: str | None
     for path in transcripts:
         if not path.is_file():
             raise TranscriptError(f"reading the run {path}: there is no such file", hint="name a transcript")
-    command = [sys.executable, "-m", MODULE, "--keep", *map(str, keeps)]
-    command += [] if model is None else ["--model", model]
-    child = subprocess.Popen(
-        [*command, "--", *map(str, transcripts)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        return _listen(child, told)
-    finally:
-        if child.poll() is None:
-            child.terminate()
-        try:
-            child.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
-
-
-def _listen(child: subprocess.Popen[str], told: Told) -> dict[str, Any]:
-    assert child.stdout is not None
-    for line in child.stdout:
-        news = json.loads(line)
-        if "error" in news:
-            raise from_wire(news["error"])
-        if "result" in news:
-            result: dict[str, Any] = news["result"]
-            return result
-        told(news)
-    raise EngineError(
-        f"measuring fidelity: its process ended with code {child.wait()} and no result",
-        hint="what it wrote on stderr says why; `akashic doctor` looks for the cause",
-    )
+    named = [] if model is None else ["--model", model]
+    arguments = ["--keep", *map(str, keeps), *named, "--", *map(str, transcripts)]
+    return run_module(MODULE, arguments, told, doing="measuring fidelity")
 
 
 def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:

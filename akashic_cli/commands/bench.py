@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from akashic_cli.commands import bench_plan
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 if TYPE_CHECKING:
@@ -269,6 +270,9 @@ def memory(
     else:
         print_table(measuring.COLUMNS, measuring.table_rows(result), right=range(1, len(measuring.COLUMNS)))
         say(measuring.summary(result))
+
+
+app.command()(bench_plan.plan)
 
 
 def _target(

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from akashic_daemon.config import Settings, load
-from akashic_daemon.engine.host import KnownModel, embedded_model, find_model
+from akashic_daemon.engine.host import KnownModel
 from akashic_daemon.errors import AkashicError, UsageError
+from akashic_daemon.fidelity.opening import known_model, open_engine
 from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.storage import StorageScorer
 from akashic_daemon.fidelity.turns import Run, read_runs
 from akashic_daemon.paths import find_paths
 
-if TYPE_CHECKING:
-    from akashic_daemon.engine.llama_cpp import LlamaCppEngine
-
 _INTERRUPTED = 130
-_SEQUENCES = 64
-"""Four variants run at a time; the rest are places on their older branches."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,7 +55,7 @@ def measure(
         raise UsageError(f"reading --keep {keeps}: the numbers must differ and not be negative")
     runs = [run for path in transcripts for run in read_runs(path)]
     settings = load(find_paths().config_file)
-    known = _find(model, settings)
+    known = known_model(model, settings)
     times = len(keeps) if storage is None else 1
     tell({"model": known.name, "turns": times * sum(len(run.answers) for run in runs)})
     return _score(known, settings, runs, keeps, storage)
@@ -70,58 +65,13 @@ def _score(
     known: KnownModel, settings: Settings, runs: list[Run], keeps: tuple[int, ...], storage: str | None
 ) -> dict[str, Any]:
     with ExitStack() as opened:
-        engine = opened.enter_context(closing(_open(known, settings)))
+        engine = opened.enter_context(closing(open_engine(known, settings)))
         for warning in engine.warnings:
             tell({"note": warning})
         if storage is None:
             return Scorer(engine, keeps, tell).score(runs)
-        other = opened.enter_context(closing(_open(known, settings)))
+        other = opened.enter_context(closing(open_engine(known, settings)))
         return StorageScorer(engine, other, storage, tell).score(runs)
-
-
-def _open(known: KnownModel, settings: Settings) -> LlamaCppEngine:
-    from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
-
-    config = settings.config
-    return LlamaCppEngine(
-        LlamaCppOptions(
-            name=known.name,
-            path=known.path,
-            window_tokens=config.model.window_tokens,
-            kv_tokens=config.cache.kv_tokens,
-            kv_type=config.model.kv_type,
-            max_sequences=_SEQUENCES,
-            gpu_layers=config.model.gpu_layers,
-            flash_attention=config.model.flash_attention,
-            threads=config.schedule.threads,
-            cores=len(os.sched_getaffinity(0)),
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        )
-    )
-
-
-def _find(name: str | None, settings: Settings) -> KnownModel:
-    """Return the model of a file, the registered one of that name, or the default one."""
-    if name is not None and Path(name).is_file():
-        path = Path(name).absolute()
-        return KnownModel(path.stem, path, path.stat().st_size)
-    own = embedded_model()
-    known = {} if own is None else {own.name: own}
-    default = settings.config.model.default
-    database = find_paths().database
-    if database.exists() and (name is None or name not in known):
-        from akashic_daemon.store.database import open_database
-        from akashic_daemon.store.models import ModelRegistry
-
-        store = open_database(database)
-        try:
-            rows = ModelRegistry(store).all()
-        finally:
-            store.close()
-        known |= {row.name: KnownModel(row.name, Path(row.path), row.size_bytes) for row in rows}
-        if settings.origin["model.default"] == "default":
-            default = next((row.name for row in rows if row.is_default), default)
-    return find_model(known, default if name is None else name)
 
 
 if __name__ == "__main__":
