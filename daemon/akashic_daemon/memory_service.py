@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from functools import partial
 from typing import TypeVar
 
-from akashic_daemon.memory import cards, ingest, recall, transfer
+from akashic_daemon.memory import cards, chunks, ingest, recall, transfer
 from akashic_daemon.memory.answers import (
     ChunkCard,
     Forgetting,
@@ -22,9 +22,11 @@ from akashic_daemon.memory.answers import (
     Remembered,
     Selector,
 )
+from akashic_daemon.memory.compactors import Compactor, Extractive
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.selection import select
+from akashic_daemon.memory.worker import Worker
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.store.memory.rows import Chunk
 from akashic_daemon.store.memory.store import MemoryStore, open_memory_store
@@ -51,6 +53,8 @@ class MemoryService:
         embedder: Callable[[], Awaitable[Embedder]],
         *,
         clock: Clock | None = None,
+        compactor: Compactor | None = None,
+        is_idle: Callable[[], bool] = lambda: True,
     ) -> None:
         self._paths = paths
         self._embedder = embedder
@@ -58,6 +62,7 @@ class MemoryService:
         self._thread = StoreThread()
         self._opening = asyncio.Lock()
         self._memory: Memory | None = None
+        self.worker = Worker(self._run, compactor or Extractive(), is_idle)
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -66,8 +71,14 @@ class MemoryService:
         """Whether there is anything of it: a database on the disk."""
         return self._memory is not None or self._paths.memory_database.exists()
 
+    def start(self) -> None:
+        """Go on with the upkeep of what there is; without any of it nothing is opened."""
+        if self.is_used:
+            self.worker.wake()
+
     async def close(self) -> None:
         """Stop upkeep and close the database."""
+        await self.worker.stop()
         async with self._opening:
             if self._memory is not None:
                 await self._thread.run(self._memory.store.close)
@@ -108,6 +119,8 @@ class MemoryService:
             turn_ids += done.turn_ids
             new_ids += done.new_ids
             recalled += done.recalled
+        if new_ids:
+            self.worker.wake()
         return Remembered(tuple(turn_ids), tuple(new_ids), recalled)
 
     # -- out ---------------------------------------------------------------------------------------------------
@@ -175,8 +188,15 @@ class MemoryService:
         if not self.is_used:
             return MemoryStats()
         return await self._run(
-            lambda memory: MemoryStats(tuple(cards.stats(memory)), memory.store.size_bytes(), memory.index_bytes)
-        )
+            lambda memory: MemoryStats(
+                tuple(cards.stats(memory)), memory.store.size_bytes(), memory.index_bytes, self.worker.compactor.name,
+                self.worker.model_tokens, self.problems(),
+            )
+        )  # fmt: skip
+
+    def problems(self) -> tuple[str, ...]:
+        """Say what of memory's upkeep doesn't work, a sentence each."""
+        return () if self.worker.problem is None else (self.worker.problem,)
 
     # -- upkeep ------------------------------------------------------------------------------------------------
 
@@ -192,10 +212,22 @@ class MemoryService:
             gone = memory.store.plan_forgetting(ids) if dry_run else memory.forget(ids)
             return Forgetting(gone, turns, not dry_run)
 
-        return await self._run(work)
+        done = await self._run(work)
+        if done.gone.changed_chunk_ids and not dry_run:
+            self.worker.wake()
+        return done
+
+    async def seal(self, namespace: str) -> None:
+        """Let a namespace's open chunk be reconciled although it isn't full: nothing more is expected there soon.
+
+        Raises NotFound.
+        """
+        await self._run(lambda memory: chunks.seal(memory, namespace))
+        self.worker.wake()
 
     async def compact(self) -> MemoryStats:
-        """Return freed pages of the database to the disk."""
+        """Reconcile now all that waits for it, and return freed pages of the database to the disk."""
+        await self.worker.drain()
         await self._run(lambda memory: memory.store.shrink())
         return await self.stats()
 
@@ -230,6 +262,7 @@ class MemoryService:
                     await store()
         finally:
             await store()
+            self.worker.wake()
         return Remembered(tuple(turn_ids), tuple(new_ids))
 
 

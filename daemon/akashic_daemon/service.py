@@ -88,7 +88,7 @@ class Service:
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
         self.embeddings = EmbeddingService()
-        self.memory = MemoryService(paths, self.embeddings.embedder)
+        self.memory = MemoryService(paths, self.embeddings.embedder, is_idle=self._is_idle)
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
         self._started_s = time.time()
         self._ids = itertools.count(1)
@@ -121,6 +121,7 @@ class Service:
             self.tiers.start()
         self._loop.start()
         self._keeper.begin()
+        self.memory.start()
         self._loading = asyncio.create_task(self._load_default())
 
     async def _load_default(self) -> None:
@@ -151,6 +152,10 @@ class Service:
             await self._thread.run(self._database.close)
         self._thread.close()
         await self.memory.close()
+
+    def _is_idle(self) -> bool:
+        """Whether nobody waits for the engine."""
+        return not self._loop.activity()
 
     async def health(self) -> tuple[bool, str]:
         """Tell if the step loop turns (it answers a ping between two steps), with a sentence on why not."""

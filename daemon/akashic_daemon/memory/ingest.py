@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from akashic_daemon.memory.answers import Remembered
+from akashic_daemon.memory.chunks import cut_what_is_full
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.recalled import without_recalled
 
@@ -20,4 +21,6 @@ def remember(memory: Memory, namespace: str, source: str, said: Sequence[Said]) 
         if text.strip():
             wanted.append(message if text == message.text else replace(message, text=text))
     added = memory.add(namespace, source, wanted)
+    if added.new_ids:
+        cut_what_is_full(memory, namespace)
     return Remembered(added.turn_ids, added.new_ids, recalled)

@@ -120,6 +120,18 @@ def statements(speaker: str, text: str) -> Iterator[Statement]:
                 yield _statement(SHARED, _named(match), match, sentence, changes=changes and changed)
 
 
+def stated(subject: str, slot: str, value: str, text: str) -> Statement:
+    """Return a statement whose parts somebody else found; its words tell if it denies the value, or tells of a change."""
+    return Statement(
+        _key(subject),
+        _key(slot),
+        value.strip(),
+        text,
+        _NEGATED.search(text) is not None,
+        _CHANGE.search(text) is not None,
+    )
+
+
 def _statement(subject: str, slot: str, match: re.Match[str], sentence: str, *, changes: bool) -> Statement:
     value = match["value"].strip("`\"' ").rstrip(".")
     negated = _NEGATED.search(match.group()) is not None

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from akashic_daemon.errors import TranscriptError
+from akashic_daemon.memory.chunks import cut_what_is_full
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.selection import turns_of
 from akashic_daemon.store.memory.rows import Added
@@ -93,6 +94,8 @@ def import_lines(memory: Memory, lines: Sequence[Line]) -> Added:
         for origin in line.origins[1:]:
             again = Said(line.speaker, line.text, origin.reference, origin.event_at_s)
             memory.add(line.namespace, origin.session, [again])
+    for namespace in {line.namespace for line in lines}:
+        cut_what_is_full(memory, namespace)
     return Added(tuple(turn_ids), tuple(new_ids))
 
 

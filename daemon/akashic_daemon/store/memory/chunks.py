@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
 from akashic_daemon.errors import NotFound
-from akashic_daemon.store.memory.rows import Chunk, ChunkVersion, storable
+from akashic_daemon.store.memory.rows import Chunk, ChunkVersion, Cut, storable
 
 _COLUMNS = (
     "k.id, n.name, k.length_tokens, k.created_at_s, k.sealed_at_s, k.reconciled_at_s, k.estimated_rho "
@@ -16,7 +16,9 @@ _COLUMNS = (
 
 def opened(c: sqlite3.Connection, space: int, at_s: float) -> Chunk:
     """Return the namespace's open chunk; one is made when there is none."""
-    c.execute("INSERT OR IGNORE INTO chunks (namespace_id, created_at_s) VALUES (?, ?)", (space, at_s))
+    if (there := open_one(c, space)) is not None:
+        return there
+    c.execute("INSERT INTO chunks (namespace_id, created_at_s) VALUES (?, ?)", (space, at_s))
     return next(_read(c, "WHERE k.namespace_id = ? AND k.sealed_at_s IS NULL", (space,)))
 
 
@@ -41,6 +43,31 @@ def seal(c: sqlite3.Connection, chunk_id: int, estimated_rho: float | None, at_s
         "UPDATE chunks SET sealed_at_s = ?, estimated_rho = ? WHERE id = ? AND sealed_at_s IS NULL",
         (at_s, estimated_rho, chunk_id),
     )
+
+
+def open_one(c: sqlite3.Connection, space: int) -> Chunk | None:
+    """Return the namespace's open chunk, if there is one."""
+    return next(_read(c, "WHERE k.namespace_id = ? AND k.sealed_at_s IS NULL", (space,)), None)
+
+
+def cut(c: sqlite3.Connection, chunk_id: int, space: int, cuts: Sequence[Cut], at_s: float) -> list[int]:
+    """Seal the beginnings of an open chunk, each as one of its own, and return their ids; the rest stays open.
+
+    The first keeps the chunk's id, so that ids stand in the order of the turns.
+    """
+    sealed: list[int] = []
+    own = {turn for (turn,) in c.execute("SELECT id FROM turns WHERE chunk_id = ?", (chunk_id,))}
+    left = sorted(own.difference(*(part.turn_ids for part in cuts)))
+    for part in cuts:
+        at = chunk_id if not sealed else opened(c, space, at_s).id
+        append(c, at, part.turn_ids)
+        seal(c, at, part.estimated_rho, at_s)
+        sealed.append(at)
+    if left and sealed:
+        append(c, opened(c, space, at_s).id, left)
+    for at in sealed:
+        recount(c, at)
+    return sealed
 
 
 def get(c: sqlite3.Connection, chunk_id: int) -> Chunk:

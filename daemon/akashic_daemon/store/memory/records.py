@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 
 from akashic_daemon.errors import NotFound
-from akashic_daemon.store.memory.rows import NewRecord, Record, RecordRelation, Relation, storable
+from akashic_daemon.store.memory.rows import NewRecord, NewRelation, Record, RecordRelation, Relation, storable
 
 _COLUMNS = (
     "r.id, n.name, r.chunk_id, r.text, r.subject, r.slot, r.event_at_s, r.made_by, r.made_at_s, "
+    "r.value, r.is_negated, r.changes, "
     "(SELECT group_concat(turn_id) FROM record_turns WHERE record_id = r.id), "
     "NOT EXISTS (SELECT 1 FROM record_relations WHERE other_id = r.id AND relation = 'supersedes') "
     "FROM records r JOIN namespaces n ON n.id = r.namespace_id"
@@ -25,8 +26,8 @@ def add(
         if not record.turn_ids:
             raise ValueError("a record rests on at least one turn")
         (row_id,) = c.execute(
-            "INSERT INTO records (namespace_id, chunk_id, text, subject, slot, event_at_s, made_by, made_at_s) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+            "INSERT INTO records (namespace_id, chunk_id, text, subject, slot, event_at_s, made_by, made_at_s, "
+            "value, is_negated, changes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
             (
                 space,
                 chunk_id,
@@ -36,6 +37,9 @@ def add(
                 record.event_at_s,
                 made_by,
                 at_s,
+                storable(record.value),
+                record.is_negated,
+                record.changes,
             ),
         ).fetchone()
         c.executemany(
@@ -53,6 +57,17 @@ def relate(c: sqlite3.Connection, relations: Sequence[RecordRelation]) -> None:
         "VALUES (?, ?, ?, ?, ?)",
         [(r.record_id, r.other_id, r.relation.value, storable(r.reason), r.made_at_s) for r in relations],
     )
+
+
+def relate_new(c: sqlite3.Connection, ids: Sequence[int], new: Sequence[NewRelation], at_s: float) -> None:
+    """Keep how records that were just added, of these ids, stand to others and to each other."""
+    for pair in new:
+        other = pair.other_id if pair.other_record is None else ids[pair.other_record]
+        if other is None:
+            raise ValueError("a relation has two ends")
+        own = ids[pair.record]
+        first, second = (own, other) if pair.is_newer else (other, own)
+        relate(c, [RecordRelation(first, second, pair.relation, pair.reason, at_s)])
 
 
 def unrelate(c: sqlite3.Connection, record_id: int, other_id: int, relation: Relation) -> bool:
@@ -83,10 +98,10 @@ def of_turns(c: sqlite3.Connection, turn_ids: Sequence[int]) -> list[Record]:
     return list(_read(c, where, tuple(turn_ids)))
 
 
-def of_slot(c: sqlite3.Connection, space: int, subject: str, slot: str) -> list[Record]:
-    """Return the statements about a subject's slot, the oldest event first."""
-    where = "WHERE r.namespace_id = ? AND r.subject = ? AND r.slot = ? ORDER BY r.event_at_s, r.id"
-    return list(_read(c, where, (space, subject, slot)))
+def of_slot(c: sqlite3.Connection, space: int, subject: str, slot: str, limit: int = -1) -> list[Record]:
+    """Return the statements about a subject's slot, the oldest event first; with a limit the newest ones only."""
+    where = "WHERE r.namespace_id = ? AND r.subject = ? AND r.slot = ? ORDER BY r.event_at_s DESC, r.id DESC LIMIT ?"
+    return list(_read(c, where, (space, subject, slot, limit)))[::-1]
 
 
 def of_namespace(c: sqlite3.Connection, space: int) -> list[Record]:
@@ -106,7 +121,9 @@ def relations(c: sqlite3.Connection, record_id: int) -> list[RecordRelation]:
 
 def _read(c: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[Record]:
     for *head, turns, is_current in c.execute(f"SELECT {_COLUMNS} {where}", values):
-        row_id, namespace, chunk_id, text, subject, slot, event_at_s, made_by, made_at_s = head
+        row_id, namespace, chunk_id, text, subject, slot, event_at_s, made_by, made_at_s, value, is_negated, changes = (
+            head
+        )
         yield Record(
             id=row_id,
             namespace=namespace,
@@ -119,4 +136,7 @@ def _read(c: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iter
             made_at_s=made_at_s,
             turn_ids=tuple(int(turn) for turn in (turns or "").split(",") if turn),
             is_current=bool(is_current),
+            value=value,
+            is_negated=bool(is_negated),
+            changes=bool(changes),
         )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+
+_EXACT = re.compile(r"[\n\t{}\[\]<>=/\\_;#$`|~^*@]|--|[a-z][A-Z]|\w[.:]\w")
+"""Code, paths, identifiers, tables: there every character counts."""
 
 
 class Relation(StrEnum):
@@ -76,6 +80,14 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Turns in a row that make a chunk which is sealed, with its estimated rho."""
+
+    turn_ids: tuple[int, ...]
+    estimated_rho: float
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkVersion:
     """A chunk's text as a compactor left it; version 1 is the first. rho: its length over the raw length."""
 
@@ -89,13 +101,20 @@ class ChunkVersion:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A statement that reconciliation wrote, with the turns it rests on (at least one)."""
+    """A statement that reconciliation wrote, with the turns it rests on (at least one).
+
+    It says that `subject`'s `slot` is `value`, or isn't; all three are empty when that isn't known. changes: its words
+    say that it wasn't always so.
+    """
 
     text: str
     turn_ids: tuple[int, ...]
     subject: str = ""
     slot: str = ""
     event_at_s: float | None = None
+    value: str = ""
+    is_negated: bool = False
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +132,9 @@ class Record:
     made_at_s: float
     turn_ids: tuple[int, ...]
     is_current: bool
+    value: str = ""
+    is_negated: bool = False
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +146,19 @@ class RecordRelation:
     relation: Relation
     reason: str
     made_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewRelation:
+    """How the new record of a number stands to another one: a stored record's id, or a new record's number."""
+
+    record: int
+    relation: Relation
+    reason: str
+    other_id: int | None = None
+    other_record: int | None = None
+    is_newer: bool = True
+    """Whether the new record is the first of the pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +201,17 @@ def turn_digest(speaker: str, text: str) -> str:
     said = speaker.encode("utf-8", "surrogatepass")
     body = len(said).to_bytes(8, "little") + said + text.encode("utf-8", "surrogatepass")
     return "turn1:" + hashlib.blake2b(body, digest_size=16).hexdigest()
+
+
+def likeness(speaker: str, text: str) -> str:
+    """Return the tagged digest of a sentence but for its case, spaces and end; '' for text in which those may mean something.
+
+    Questions keep their mark, and with it another likeness than statements.
+    """
+    if _EXACT.search(text):
+        return ""
+    folded = " ".join(text.casefold().split()).rstrip(" .!…")
+    return "like1:" + turn_digest(speaker, folded) if folded else ""
 
 
 def storable(text: str) -> str:

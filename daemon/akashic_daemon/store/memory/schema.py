@@ -129,6 +129,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX result_sets_namespace ON result_sets(namespace_id, id)",
     ),
+    (
+        # What is the same but for case, spaces and the end of the sentence; '' where only the same is the same.
+        "ALTER TABLE turns ADD COLUMN likeness TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX turns_likeness ON turns(namespace_id, likeness) WHERE likeness <> ''",
+        # What a statement says of its slot; '' when that isn't known. changes: its words say that it wasn't always so.
+        "ALTER TABLE records ADD COLUMN value TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE records ADD COLUMN is_negated INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE records ADD COLUMN changes INTEGER NOT NULL DEFAULT 0",
+        # How much was said lately of which worth, as its owner writes it: numbers only, no word of it.
+        """CREATE TABLE compaction_states (
+            namespace_id INTEGER PRIMARY KEY REFERENCES namespaces(id) ON DELETE CASCADE,
+            body TEXT NOT NULL
+        )""",
+    ),
 )
 """MIGRATIONS[n] brings a memory database from version n to n + 1."""
 

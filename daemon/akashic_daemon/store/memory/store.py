@@ -16,10 +16,12 @@ from akashic_daemon.store.memory.rows import (
     Added,
     Chunk,
     ChunkVersion,
+    Cut,
     EmbedderState,
     Forgotten,
     IndexRow,
     NewRecord,
+    NewRelation,
     NewTurn,
     Record,
     RecordRelation,
@@ -166,6 +168,30 @@ class MemoryStore:
             chunks.get(c, chunk_id)
             chunks.seal(c, chunk_id, estimated_rho, self._clock.now_s())
 
+    def filled_chunk(self, namespace: str) -> Chunk | None:
+        """Return the chunk that takes a namespace's turns now, if there is one. Raises NotFound."""
+        with self._database.reading() as c:
+            return chunks.open_one(c, turns.namespace_id(c, namespace))
+
+    def cut_chunk(self, chunk: Chunk, cuts: Sequence[Cut]) -> list[int]:
+        """Seal beginnings of an open chunk, each as one of its own, and return their ids; what is left stays open."""
+        with self._database.transaction() as c:
+            space = turns.namespace_id(c, chunk.namespace)
+            return chunks.cut(c, chunk.id, space, cuts, self._clock.now_s())
+
+    def document_counts(self, namespace: str, terms: Sequence[str]) -> dict[str, int]:
+        """Return how many of a namespace's turns have each of those terms that it has."""
+        with self._database.reading() as c:
+            return turns.document_counts(c, turns.namespace_id(c, namespace), terms)
+
+    def compaction_state(self, namespace: str) -> str | None:
+        """Return what compaction keeps of a namespace, as it wrote it."""
+        with self._database.reading() as c:
+            row = c.execute(
+                "SELECT body FROM compaction_states WHERE namespace_id = ?", (turns.namespace_id(c, namespace),)
+            ).fetchone()
+            return None if row is None else str(row[0])
+
     def waiting_chunks(self, limit: int = 100) -> list[Chunk]:
         """Return the oldest sealed chunks that weren't reconciled yet."""
         with self._database.reading() as c:
@@ -203,11 +229,14 @@ class MemoryStore:
         made_by: str,
         version: tuple[str, float] | None = None,
         new_records: Sequence[NewRecord] = (),
+        relations: Sequence[NewRelation] = (),
         links: Sequence[tuple[int, float]] = (),
+        state: str | None = None,
     ) -> list[int]:
         """Keep what reconciling a chunk gave, all of it or nothing, and return the new records' ids.
 
-        version: the compacted text and its actual rho. links: other chunks with weights. The chunk waits no more.
+        version: the compacted text and its actual rho. links: other chunks with weights. state: what compaction keeps of
+        the namespace. The chunk waits no more.
         """
         now_s = self._clock.now_s()
         with self._database.transaction() as c:
@@ -216,7 +245,14 @@ class MemoryStore:
                 chunks.add_version(c, chunk_id, *version, made_by, now_s)
             space = turns.namespace_id(c, chunk.namespace)
             ids = records.add(c, space, chunk_id, new_records, made_by, now_s)
+            records.relate_new(c, ids, relations, now_s)
             chunks.link(c, chunk_id, links)
+            if state is not None:
+                c.execute(
+                    "INSERT INTO compaction_states (namespace_id, body) VALUES (?, ?) "
+                    "ON CONFLICT (namespace_id) DO UPDATE SET body = excluded.body",
+                    (space, state),
+                )
             c.execute("UPDATE chunks SET reconciled_at_s = ? WHERE id = ?", (now_s, chunk_id))
             return ids
 
@@ -239,10 +275,10 @@ class MemoryStore:
         with self._database.reading() as c:
             return records.of_namespace(c, turns.namespace_id(c, namespace))
 
-    def records_of_slot(self, namespace: str, subject: str, slot: str) -> list[Record]:
-        """Return the statements about a subject's slot, the oldest event first."""
+    def records_of_slot(self, namespace: str, subject: str, slot: str, limit: int = -1) -> list[Record]:
+        """Return the statements about a subject's slot, the oldest event first; with a limit the newest ones only."""
         with self._database.reading() as c:
-            return records.of_slot(c, turns.namespace_id(c, namespace), subject, slot)
+            return records.of_slot(c, turns.namespace_id(c, namespace), subject, slot, limit)
 
     def records_of_chunk(self, chunk_id: int) -> list[Record]:
         """Return the statements made from a chunk."""

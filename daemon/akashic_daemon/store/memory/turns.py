@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from akashic_daemon.errors import NotFound, StoreError
-from akashic_daemon.store.memory.rows import Added, IndexRow, NewTurn, Source, Turn, storable, turn_digest
+from akashic_daemon.store.memory.rows import Added, IndexRow, NewTurn, Source, Turn, likeness, storable, turn_digest
 
 _BATCH = 500
 _COLUMNS = (
@@ -46,10 +46,13 @@ def add(c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn]
         speaker, text = storable(turn.speaker), storable(turn.text)
         digest = turn_digest(speaker, text)
         row = c.execute("SELECT id FROM turns WHERE namespace_id = ? AND digest = ?", (space, digest)).fetchone()
+        like = "" if row is not None else likeness(speaker, text)
+        if like:
+            row = c.execute("SELECT id FROM turns WHERE namespace_id = ? AND likeness = ?", (space, like)).fetchone()
         if row is None:
             row = c.execute(
                 "INSERT INTO turns (namespace_id, digest, source_id, previous_id, speaker, text, event_at_s, "
-                "length_tokens, traits, added_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                "length_tokens, traits, added_at_s, likeness) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 (
                     space,
                     digest,
@@ -61,6 +64,7 @@ def add(c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn]
                     turn.length_tokens,
                     turn.traits,
                     at_s,
+                    like,
                 ),
             ).fetchone()
             own = array("I", [term_ids[term] for term in turn.terms])
@@ -100,6 +104,20 @@ def lookup_terms(c: sqlite3.Connection, space: int, terms: Sequence[str]) -> dic
         marks = ",".join("?" * len(part))
         found.update(
             c.execute(f"SELECT term, id FROM terms WHERE namespace_id = ? AND term IN ({marks})", (space, *part))
+        )
+    return found
+
+
+def document_counts(c: sqlite3.Connection, space: int, terms: Sequence[str]) -> dict[str, int]:
+    """Return how many turns have each of those terms that the namespace has."""
+    found: dict[str, int] = {}
+    for start in range(0, len(terms), _BATCH):
+        part = terms[start : start + _BATCH]
+        marks = ",".join("?" * len(part))
+        found.update(
+            c.execute(
+                f"SELECT term, document_count FROM terms WHERE namespace_id = ? AND term IN ({marks})", (space, *part)
+            )
         )
     return found
 

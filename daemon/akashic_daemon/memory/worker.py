@@ -1,0 +1,136 @@
+"""Upkeep of memory beside everything else: sealed chunks are reconciled one by one while nobody waits for the engine.
+
+What is done is one transaction a chunk, and a chunk waits until it is done: cancelled or killed at any moment, the next
+start goes on with it. Also layouts and logs of results, which no answer waits for, are written from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from akashic_daemon.errors import AkashicError, NotFound
+from akashic_daemon.memory import chunks, reconcile
+from akashic_daemon.memory.compactors import Compactor, Rejected
+from akashic_daemon.memory.memory import Memory
+
+logger = logging.getLogger("akashic.memory")
+T = TypeVar("T")
+_LOOK_AGAIN_S = 0.25
+"""So often it looks whether the daemon has nothing else to do."""
+
+
+class Runs(Protocol):
+    """Does something on memory's thread."""
+
+    def __call__(self, work: Callable[[Memory], T], /) -> Awaitable[T]:
+        """Return or raise what `work` does."""
+
+
+class Worker:
+    """Reconciles what waits. `is_idle` tells whether the daemon has nothing else to do."""
+
+    def __init__(self, run: Runs, compactor: Compactor, is_idle: Callable[[], bool]) -> None:
+        self._run = run
+        self.compactor = compactor
+        self._is_idle = is_idle
+        self._wakes = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._failed: set[int] = set()
+        self.problem: str | None = None
+        """Why the newest chunk wasn't reconciled, or not as was asked for."""
+        self.model_tokens = 0
+        self.reconciled = 0
+
+    def wake(self) -> None:
+        """Look for work, now or as soon as the daemon is idle."""
+        self._wakes.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+            self._task.add_done_callback(_tell)
+
+    async def stop(self) -> None:
+        """End at once; what wasn't done waits for the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def drain(self) -> int:
+        """Reconcile all that waits without waiting to be idle; return how many chunks were."""
+        self._failed.clear()
+        before = self.reconciled
+        while await self._next():
+            pass
+        return self.reconciled - before
+
+    async def _work(self) -> None:
+        """Until it is cancelled: what was cut off at the last stop, then whatever comes."""
+        await self._guarded(lambda: self._run(_cut_everywhere))
+        while True:
+            await self._wakes.wait()
+            self._wakes.clear()
+            self._failed.clear()
+            more = True
+            while more:
+                while not self._is_idle():
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                more = await self._next()
+
+    async def _next(self) -> bool:
+        """Reconcile the oldest chunk that waits; False when there is none."""
+        async with self._turn:
+            chunk_id = await self._guarded(lambda: self._run(self._oldest))
+            if chunk_id is None:
+                return False
+            if await self._guarded(lambda: self.reconcile(chunk_id)) is None:
+                self._failed.add(chunk_id)
+            return True
+
+    def _oldest(self, memory: Memory) -> int | None:
+        waiting = memory.store.waiting_chunks(limit=1 + len(self._failed))
+        return next((chunk.id for chunk in waiting if chunk.id not in self._failed), None)
+
+    async def reconcile(self, chunk_id: int) -> bool:
+        """Reconcile one chunk; True when it was there still. What a model says amiss is said, and done without it."""
+        try:
+            task = await self._run(lambda memory: reconcile.prepare(memory, chunk_id))
+            outcome = await self.compactor.compact(task)
+            if isinstance(outcome, Rejected):
+                self._say(f"chunk c{chunk_id} was compacted without a model: {outcome.reason}")
+                self.model_tokens += outcome.tokens
+                outcome = task.extractive
+            else:
+                self.model_tokens += outcome.tokens
+                self.problem = None
+            kept = outcome
+            await self._run(lambda memory: reconcile.store(memory, task, kept))
+        except NotFound:
+            return False  # it was forgotten meanwhile
+        self.reconciled += 1
+        return True
+
+    async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await work()
+        except AkashicError as error:
+            self._say(f"memory isn't kept up: {error.message}")
+            return None
+
+    def _say(self, problem: str) -> None:
+        if self.problem is None:
+            logger.warning("%s", problem)
+        self.problem = problem
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    """Log a bug of ours: the next chunk starts upkeep again."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("memory's upkeep ended by a bug", exc_info=error)
+
+
+def _cut_everywhere(memory: Memory) -> None:
+    for namespace in memory.store.namespaces():
+        chunks.cut_what_is_full(memory, namespace)
