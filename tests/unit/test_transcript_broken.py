@@ -241,7 +241,7 @@ JSON = st.recursive(
 @given(value=JSON, alone=st.booleans())
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "text"])
 def test_any_json_value_is_read_or_refused_as_a_record(name: str, value: Any, alone: bool) -> None:
-    from akashic_daemon.transcript import READERS
+    from akashic_daemon.transcript.readers import READERS
 
     reader = READERS[name]()
     items: list[Any] = []

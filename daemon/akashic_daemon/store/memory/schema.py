@@ -143,6 +143,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body TEXT NOT NULL
         )""",
     ),
+    (
+        # How far followed logs were read. Devices and inodes may be greater than SQLite's integers, so they are text.
+        """CREATE TABLE watch_marks (
+            namespace_id INTEGER NOT NULL REFERENCES namespaces(id) ON DELETE CASCADE,
+            device TEXT NOT NULL,
+            inode TEXT NOT NULL,
+            path TEXT NOT NULL,
+            offset_bytes INTEGER NOT NULL,
+            line INTEGER NOT NULL,
+            tail TEXT NOT NULL,
+            format TEXT NOT NULL,
+            settle_bytes INTEGER,
+            PRIMARY KEY (namespace_id, device, inode)
+        ) WITHOUT ROWID""",
+    ),
 )
 """MIGRATIONS[n] brings a memory database from version n to n + 1."""
 

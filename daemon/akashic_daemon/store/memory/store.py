@@ -11,7 +11,8 @@ from pathlib import Path
 
 from akashic_daemon.errors import NotFound
 from akashic_daemon.store.database import Database, open_database
-from akashic_daemon.store.memory import chunks, forgetting, records, turns
+from akashic_daemon.store.memory import chunks, forgetting, marks, records, turns
+from akashic_daemon.store.memory.marks import WatchMark
 from akashic_daemon.store.memory.rows import (
     Added,
     Chunk,
@@ -325,6 +326,24 @@ class MemoryStore:
             ids.frombytes(blob)
             found.append(tuple(ids))
         return found
+
+    def watch_marks(self, namespace: str) -> list[WatchMark]:
+        """Return how far the logs were read that are followed into a namespace; none for one that has nothing."""
+        with self._database.reading() as c:
+            try:
+                return marks.of_namespace(c, turns.namespace_id(c, namespace))
+            except NotFound:
+                return []
+
+    def put_watch_mark(self, namespace: str, mark: WatchMark) -> None:
+        """Keep how far a log was read."""
+        with self._database.transaction() as c:
+            marks.put(c, turns.namespace_id(c, namespace, made_at_s=self._clock.now_s()), mark)
+
+    def drop_watch_mark(self, namespace: str, mark: WatchMark) -> None:
+        """Forget a log that is gone. Raises NotFound for a namespace that has nothing."""
+        with self._database.transaction() as c:
+            marks.drop(c, turns.namespace_id(c, namespace), mark)
 
     def plan_forgetting(self, turn_ids: Iterable[int]) -> Forgotten:
         """Return what `forget` would remove, and remove nothing."""
