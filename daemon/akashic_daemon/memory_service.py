@@ -28,6 +28,7 @@ from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.selection import select
 from akashic_daemon.memory.worker import Worker
 from akashic_daemon.paths import Paths, ensure_private_dir
+from akashic_daemon.store.memory.marks import WatchMark
 from akashic_daemon.store.memory.rows import Chunk
 from akashic_daemon.store.memory.store import MemoryStore, open_memory_store
 from akashic_daemon.store.thread import StoreThread
@@ -264,6 +265,20 @@ class MemoryService:
             await store()
             self.worker.wake()
         return Remembered(tuple(turn_ids), tuple(new_ids))
+
+    # -- logs that are followed --------------------------------------------------------------------------------
+
+    async def watch_marks(self, namespace: str) -> list[WatchMark]:
+        """Return how far the logs were read that are followed into a namespace."""
+        return await self._run(lambda memory: memory.store.watch_marks(namespace))
+
+    async def put_watch_mark(self, namespace: str, mark: WatchMark) -> None:
+        """Keep how far a log was read; what stands before the mark is to be in already."""
+        await self._run(lambda memory: memory.store.put_watch_mark(namespace, mark))
+
+    async def drop_watch_mark(self, namespace: str, mark: WatchMark) -> None:
+        """Forget a log that is gone."""
+        await self._run(lambda memory: memory.store.drop_watch_mark(namespace, mark))
 
 
 def _spaces(memory: Memory, namespaces: Sequence[str] | None) -> Sequence[str]:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from akashic_daemon.memory.from_messages import said_of
 from akashic_daemon.memory.memory import Said
 from akashic_daemon.store.memory.marks import WatchMark
+from akashic_daemon.store.memory.rows import storable
 from akashic_daemon.transcript.detect import TEXT
 from akashic_daemon.transcript.following import LineFeed, format_of_lines
 from akashic_daemon.transcript.item import Imported, Item, Problem
@@ -74,8 +75,11 @@ class Follower:
             stat = os.fstat(file.fileno())
             if (stat.st_dev, stat.st_ino) != self.mark.key:
                 raise Replaced
-            if stat.st_size < max(self._at_bytes, self.mark.settle_bytes or 0) or _tail(file, self._at_bytes) != self._tail:
-                return self._begun_anew(stat.st_size)
+            if (
+                stat.st_size < max(self._at_bytes, self.mark.settle_bytes or 0)
+                or _tail(file, self._at_bytes) != self._tail
+            ):
+                return self._begun_anew(path, stat.st_size)
             step = self._step(file, stat.st_size)
             if step is None and now_s - stat.st_mtime >= quiet_s:
                 step = self._ended(file, stat.st_size)
@@ -88,9 +92,9 @@ class Follower:
         self._starts: deque[tuple[int, int]] = deque()
         """Number and place of each line since the mark."""
 
-    def _begun_anew(self, size_bytes: int) -> Step:
-        held = [] if self._feed is None else self._feed.settle()
-        self._start_at(WatchMark(self.mark.path, *self.mark.key))
+    def _begun_anew(self, path: Path, size_bytes: int) -> Step:
+        held = self._feed.settle() if self._feed is not None and self.is_holding else []
+        self._start_at(WatchMark(storable(str(path)), *self.mark.key))
         told = Problem("it was cut or written anew, and is read from its start", None)
         return self._made([*held, told], 0, size_bytes)
 
