@@ -29,36 +29,66 @@ def list_models(as_json: JsonOption = False, no_autostart: NoAutostartOption = F
         return
     rows = []
     for model in found.models:
-        marks = (("default", model.default), ("loaded", model.loaded), ("embedded", model.embedded))
+        marks = (
+            ("default", model.default), ("loaded", model.loaded), ("embedded", model.embedded), ("remote", model.remote),
+        )  # fmt: skip
         state = ", ".join(name for name, holds in marks if holds)
-        rows.append((model.name, size(model.size_bytes), model.problem or state, model.path))
+        rows.append((model.name, "-" if model.remote else size(model.size_bytes), model.problem or state, model.path))
     print_table(("NAME", "SIZE", "STATE", "PATH"), rows, right=(1,))
 
 
 @app.command()
 def add(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A GGUF file or a Hugging Face folder; it stays where it is.")
-    ],
+        Path | None, typer.Argument(metavar="PATH", help="A GGUF file or a Hugging Face folder; it stays where it is.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name; the file's stem when absent.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Use it for requests that name no model.")] = False,
+    remote: Annotated[
+        str | None, typer.Option("--remote", metavar="URL", help="An OpenAI-compatible server that computes it.")
+    ] = None,
+    upstream_model: Annotated[
+        str, typer.Option("--upstream-model", metavar="NAME", help="Its name there; needed if the server has several.")
+    ] = "",
+    window: Annotated[
+        int,
+        typer.Option(
+            "--window", min=0, metavar="TOKENS", help="Its window there, so that long sessions are cut to it."
+        ),
+    ] = 0,
+    key_env: Annotated[
+        str, typer.Option("--key-env", metavar="NAME", help="Variable in the daemon's environment that holds the key.")
+    ] = "",
+    key_file: Annotated[Path | None, typer.Option("--key-file", help="File of mode 600 that holds the key.")] = None,
+    pass_ops: Annotated[
+        bool, typer.Option("--pass-ops", help="The server edits its cache by AKV's fields: pass operations on.")
+    ] = False,
+    session_header: Annotated[
+        str,
+        typer.Option("--session-header", metavar="NAME", help="Header by which a router finds a session's replica."),
+    ] = "x-session-id",
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Register a GGUF file or a Hugging Face folder."""
+    """Register a GGUF file, a Hugging Face folder, or a model that another server computes."""
     from akashic_cli.client import connect
     from akashic_cli.render.output import print_json, say
     from akashic_daemon.errors import UsageError
-    from akashic_daemon.protocol.native import AddModelRequest, ModelSummary
+    from akashic_daemon.protocol.native import AddModelRequest, ModelSummary, RemotePlace
 
-    whole = str(path.expanduser().absolute())
-    sendable = whole.encode("utf-8", "replace").decode()
-    if sendable != whole:
-        raise UsageError(
-            f"registering the model {sendable}: its path is not UTF-8", hint="rename the file or its folder"
-        )
-    request = AddModelRequest(path=whole, name=name, default=default)
+    if (path is None) == (remote is None):
+        raise UsageError("which model?", hint="give the path of a file or folder, or --remote URL")
+    if path is not None:
+        if upstream_model or window or key_env or key_file or pass_ops:
+            raise UsageError("options of remote models with a path", hint="they go with --remote URL")
+        request = AddModelRequest(path=_sendable(path), name=name, default=default)
+    else:
+        place = RemotePlace(
+            url=remote or "", model=upstream_model, window_tokens=window, key_env=key_env,
+            key_file=_sendable(key_file) if key_file else "", passes_ops=pass_ops, session_header=session_header,
+        )  # fmt: skip
+        request = AddModelRequest(remote=place, name=name, default=default)
     client, _ = connect(autostart=not no_autostart)
     with client:
         added = ModelSummary.model_validate(client.post("/models", request.model_dump()))
@@ -84,6 +114,11 @@ def show(
         model = ModelDetail.model_validate(client.get(f"/models/{segment(name)}"))
     if as_json:
         print_json(model.model_dump())
+        return
+    if model.summary.remote:
+        window = count(model.window_tokens) if model.window_tokens else "not known here"
+        fields = [("name", name), ("computed by", model.summary.path), ("window", window), *model.metadata.items()]
+        print_fields(fields + [(f"can {key}", f"no: {why}") for key, why in model.why_not.items()])
         return
     fields = [
         ("name", model.summary.name),
@@ -129,6 +164,17 @@ def remove(
         print_json(removed.model_dump())
     else:
         say(f"forgot {removed.name}; {removed.path} stays")
+
+
+def _sendable(path: Path) -> str:
+    """Return a path as the daemon is to see it. Raises UsageError when it isn't UTF-8."""
+    from akashic_daemon.errors import UsageError
+
+    whole = str(path.expanduser().absolute())
+    sendable = whole.encode("utf-8", "replace").decode()
+    if sendable != whole:
+        raise UsageError(f"the path {sendable} is not UTF-8", hint="rename the file or its folder")
+    return sendable
 
 
 def _capability(value: Any, why_not: str | None) -> str:

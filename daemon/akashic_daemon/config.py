@@ -178,6 +178,17 @@ class ServeSection(_Section):
         False, description="Serve TCP without the bearer token. Any local user can then read your sessions."
     )
     idle_exit_s: int = Field(0, ge=0, description="Stop by itself after so many idle seconds; 0 never.")
+class RemoteSection(_Section):
+    """How long other servers may take that compute remote models."""
+
+    connect_s: float = Field(5.0, gt=0, description="Longest wait for a connection to a remote server.")
+    first_token_s: float = Field(600.0, gt=0, description="Longest wait for the first piece of a remote answer.")
+    silence_s: float = Field(120.0, gt=0, description="Longest pause within a remote answer.")
+    retry_s: float = Field(
+        15.0, ge=0, description="How long a remote server that is away or overloaded is asked again, pauses included."
+    )
+
+
 
 
 class ChatSection(_Section):
@@ -256,6 +267,7 @@ def _from_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"reading {path}: {error}", hint="fix that line of TOML") from error
     names = set(setting_names())
     flat: dict[str, Any] = {}
+    remote: RemoteSection = RemoteSection()
     for section, body in data.items():
         if not isinstance(body, dict):
             raise _unknown(section, str(path))

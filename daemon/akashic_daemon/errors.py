@@ -22,6 +22,8 @@
     |- ModelError                      model                   1   500
     |  `- BadModelFile                 model_file              1   400
     |- EngineError                     engine                  1   500
+    |- UpstreamError                   upstream                1   502
+    |  `- UpstreamTimeout              upstream_timeout        1   504
     |- TemplateError                   template                1   400
     `- StoreError                      store                   1   500
        |- StoreTooNew                  store_too_new           1   500
@@ -61,6 +63,8 @@ __all__ = [
     "TranscriptError",
     "Unauthorized",
     "Unsupported",
+    "UpstreamError",
+    "UpstreamTimeout",
     "UsageError",
     "WrongMethod",
     "from_wire",
@@ -229,6 +233,20 @@ class EngineError(AkashicError):
     """The engine failed; the last good state stands."""
 
     code = "engine"
+
+
+class UpstreamError(AkashicError):
+    """The server behind a remote model can't be reached, refuses, or breaks off; the session stands as it was."""
+
+    code = "upstream"
+    http_status = 502
+
+
+class UpstreamTimeout(UpstreamError):
+    """A remote server took longer than a setting allows, which the message names."""
+
+    code = "upstream_timeout"
+    http_status = 504
 
 
 class TemplateError(AkashicError):

@@ -13,7 +13,8 @@ from akashic_daemon.engine.host import KnownModel, ModelHost, embedded_model, fi
 from akashic_daemon.engine.model_files import describe_model
 from akashic_daemon.errors import BadRequest, Conflict, ModelError
 from akashic_daemon.protocol import native
-from akashic_daemon.store.models import ModelRegistry
+from akashic_daemon.remote.endpoint import Endpoint, parse_url
+from akashic_daemon.store.models import ModelRegistry, ModelRow
 from akashic_daemon.store.thread import StoreThread
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]{1,128}")
@@ -32,7 +33,7 @@ class ModelService:
 
     async def _known_models(self) -> dict[str, KnownModel]:
         rows = await self._thread.run(self._registry.all)
-        known = {r.name: KnownModel(r.name, Path(r.path), r.size_bytes) for r in rows}
+        known = {r.name: _known(r) for r in rows}
         own = embedded_model()
         return known if own is None else {own.name: own, **known}
 
@@ -59,6 +60,8 @@ class ModelService:
 
     async def _window_tokens(self, model: KnownModel) -> int | None:
         """Return the longest context a model serves: exact when it is loaded, else by its header and the settings."""
+        if model.remote is not None:
+            return model.remote.window_tokens or None
         engine = self._host.peek(model.name)
         if engine is not None:
             return engine.model.window_tokens
@@ -75,12 +78,13 @@ class ModelService:
     def _summary(self, model: KnownModel, default: str) -> native.ModelSummary:
         return native.ModelSummary(
             name=model.name,
-            path=str(model.path),
+            path=_place(model),
             size_bytes=model.size_bytes,
             default=model.name == default,
             loaded=model.name == self._host.loaded,
             embedded=model.embedded,
-            problem=None if model.path.exists() else "the file is gone",
+            remote=model.remote is not None,
+            problem=None if model.remote is not None or model.path.exists() else "the file is gone",
         )
 
     async def get(self, name: str) -> native.ModelDetail:
@@ -90,6 +94,8 @@ class ModelService:
         """
         model = await self.resolve(name)
         summary = self._summary(model, await self._default_name())
+        if model.remote is not None:
+            return _remote_detail(model.remote, summary)
         engine = await self._host.peek_settled(model.name)
         return await self._unloaded(model, summary) if engine is None else self._loaded(engine, summary)
 
@@ -143,12 +149,45 @@ class ModelService:
         )
 
     async def add(self, request: native.AddModelRequest) -> native.ModelSummary:
-        """Register a GGUF or a Hugging Face folder. Raises BadModelFile when a file is missing, no model or cut off."""
+        """Register a GGUF, a Hugging Face folder or a remote model.
+
+        Raises BadModelFile when a file is missing, no model or cut off. A remote server needn't run yet.
+        """
+        if request.remote is not None:
+            return await self._add_remote(request, request.remote)
         path = Path(request.path)
         if not path.is_absolute():
             raise BadRequest(f"the model's path {request.path!r} is not absolute", hint="send the whole path")
         size_bytes = (await asyncio.to_thread(describe_model, path)).size_bytes
-        name = request.name or (path.name if path.is_dir() else path.stem)
+        name = self._checked(request.name or (path.name if path.is_dir() else path.stem))
+        mtime_ns = path.stat().st_mtime_ns
+        await self._thread.run(lambda: self._registry.add(name, str(path), size_bytes, mtime_ns, request.default))
+        return await self._added(name)
+
+    async def _add_remote(self, request: native.AddModelRequest, asked: native.RemotePlace) -> native.ModelSummary:
+        endpoint = Endpoint(
+            parse_url(asked.url), asked.model, asked.window_tokens, asked.key_env, asked.key_file, asked.passes_ops,
+            asked.session_header,
+        )  # fmt: skip
+        if endpoint.key_env and endpoint.key_file:
+            raise BadRequest("a remote model with two keys", hint="leave out key_env or key_file")
+        if endpoint.key_file and not Path(endpoint.key_file).is_absolute():
+            raise BadRequest(f"the key file {endpoint.key_file!r} is not absolute", hint="send the whole path")
+        name = self._checked(request.name or endpoint.model.rsplit("/", 1)[-1] or "remote")
+        await asyncio.to_thread(endpoint.key)
+        await self._thread.run(
+            lambda: self._registry.add(name, endpoint.url, 0, 0, request.default, endpoint.to_json())
+        )
+        return await self._added(name)
+
+    async def _added(self, name: str) -> native.ModelSummary:
+        model = (await self._known_models())[name]
+        summary = self._summary(model, await self._default_name())
+        summary.window_tokens = await self._window_tokens(model)
+        return summary
+
+    def _checked(self, name: str) -> str:
+        """Return a name that may be registered. Raises BadRequest and Conflict."""
         if not _NAME.fullmatch(name) or name == "default":
             raise BadRequest(
                 f"{name!r} can't name a model", hint="choose another with --name: printable, without /, not `default`"
@@ -156,12 +195,7 @@ class ModelService:
         own = embedded_model()
         if own is not None and name == own.name:
             raise Conflict(f"{name!r} is the embedded model's name", hint="choose another with --name")
-        mtime_ns = path.stat().st_mtime_ns
-        await self._thread.run(lambda: self._registry.add(name, str(path), size_bytes, mtime_ns, request.default))
-        model = (await self._known_models())[name]
-        summary = self._summary(model, await self._default_name())
-        summary.window_tokens = await self._window_tokens(model)
-        return summary
+        return name
 
     async def remove(self, name: str) -> native.RemovedModel:
         """Forget a registration; the file stays."""
@@ -169,4 +203,30 @@ class ModelService:
         if model.embedded:
             raise Conflict(f"{name!r} ships with akashic and can't be removed", hint="choose another default instead")
         await self._thread.run(lambda: self._registry.remove(name))
-        return native.RemovedModel(name=name, path=str(model.path))
+        return native.RemovedModel(name=name, path=_place(model))
+
+
+def _known(row: ModelRow) -> KnownModel:
+    remote = None if row.remote is None else Endpoint.from_json(row.remote)
+    return KnownModel(row.name, Path(row.path), row.size_bytes, remote=remote)
+
+
+def _place(model: KnownModel) -> str:
+    return str(model.path) if model.remote is None else model.remote.url
+
+
+def _remote_detail(endpoint: Endpoint, summary: native.ModelSummary) -> native.ModelDetail:
+    """Describe a model of another server; asks nobody, for the server may be away."""
+    summary.window_tokens = endpoint.window_tokens or None
+    key = f"in ${endpoint.key_env}" if endpoint.key_env else endpoint.key_file or "none"
+    said = {
+        "model there": endpoint.model or "the only one it serves", "key": key,
+        "session header": endpoint.session_header or "none",
+    }  # fmt: skip
+    how = (
+        "passed on to the server" if endpoint.passes_ops else "applied to the text; the server's cache can't be edited"
+    )
+    return native.ModelDetail(
+        summary=summary, description="computed by another server", window_tokens=endpoint.window_tokens,
+        why_not={} if endpoint.passes_ops else {"drop": how, "repos": how}, metadata=said,
+    )  # fmt: skip

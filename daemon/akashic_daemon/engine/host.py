@@ -17,6 +17,7 @@ from akashic_daemon.engine.base import Engine
 from akashic_daemon.engine.vocabulary import Vocabulary
 from akashic_daemon.errors import AkashicError, EngineError, ModelError, NotFound, Unsupported
 from akashic_daemon.protocol.native import EngineStatus
+from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.trajectory.prompt import PromptBuilder
 from akashic_daemon.trajectory.template import ChatTemplate
@@ -29,12 +30,13 @@ EngineFactory = Callable[[str, Path], Engine]
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A name and the file it stands for."""
+    """A name and the file it stands for, or the server that computes it: `path` means nothing then."""
 
     name: str
     path: Path
     size_bytes: int
     embedded: bool = False
+    remote: Endpoint | None = None
 
 
 def configured_engines(config: Config, digests: Path | None = None) -> EngineFactory:
@@ -163,8 +165,13 @@ class ModelHost:
         """Make `model` the loaded one, waiting for requests on another to end, and keep it until `release`.
 
         First come, first served: who wants the loaded model waits behind who came before and wants another, or a
-        busy model would never be swapped.
+        busy model would never be swapped. Raises Unsupported for a remote model.
         """
+        if model.remote is not None:
+            raise Unsupported(
+                f"{model.name} is computed by {model.remote.url}, so its cache and tokens aren't here",
+                hint="use a local model for this; `akashic model list`",
+            )
         ticket = object()
         async with self._idle:
             self._waiting.append(ticket)

@@ -334,7 +334,10 @@ class TurnEvent(Wire):
 
 
 class ModelSummary(Wire):
-    """A line of `model list`. `window_tokens` is exact for a loaded model; None where its file doesn't tell."""
+    """A line of `model list`. `window_tokens` is exact for a loaded model; None where its file doesn't tell.
+
+    remote: another server computes it, at the URL that `path` is.
+    """
 
     name: str
     path: str
@@ -365,6 +368,7 @@ class ModelDetail(Wire):
     vocabulary_size: int = 0
     trained_window_tokens: int = 0
     window_tokens: int = 0
+    remote: bool = False
     kv_bytes_per_token: int = 0
     fingerprint: str = ""
     capabilities: dict[str, Any] = Field(default_factory=dict)
@@ -374,7 +378,7 @@ class ModelDetail(Wire):
 
 
 class AddModelRequest(Wire):
-    """Register a GGUF by path (absolute); the name defaults to the file's stem."""
+    """Register a GGUF or a folder by path (absolute), or a remote model; the name defaults to the file's stem."""
 
     path: str
     name: str | None = None
@@ -385,4 +389,21 @@ class RemovedModel(Wire):
     """What `model rm` removed: the registration, never the file."""
 
     name: str
-    path: str
+    path: str = ""
+    remote: RemotePlace | None = None
+class RemotePlace(Wire):
+    """A model of another OpenAI-compatible server. model: its name there; empty for the only one.
+
+    window_tokens: 0 when unknown. key_env, key_file: where the daemon finds the key, at most one. passes_ops: the server
+    has AKV's fields. session_header: carries the session's name, so that routers find its replica; empty for none.
+    """
+
+    url: str
+    model: str = ""
+    window_tokens: int = Field(0, ge=0)
+    key_env: str = ""
+    key_file: str = ""
+    passes_ops: bool = False
+    session_header: str = Field("x-session-id", pattern=r"^[A-Za-z0-9-]{0,64}$")
+
+

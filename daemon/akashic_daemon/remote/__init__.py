@@ -1,0 +1,1 @@
+"""A model that another server computes: any OpenAI-compatible endpoint."""

@@ -1,0 +1,379 @@
+"""Running a request on a remote server: sessions, policies and explanations are ours, tokens and KV are the server's.
+
+What the server reused is what its usage says; how many tokens a message has is estimated from what earlier prompts had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from akashic_daemon.engine.host import KnownModel
+from akashic_daemon.errors import BadRequest, NotFound, Unsupported
+from akashic_daemon.context_planner import Room
+from akashic_daemon.program.wire import Asked, from_request
+from akashic_daemon.protocol.context import ExplainedSegment, Explanation
+from akashic_daemon.protocol.native import Miss, Reuse, SessionActivity, Timing
+from akashic_daemon.remote.client import Limits, RemoteClient
+from akashic_daemon.remote.endpoint import Endpoint
+from akashic_daemon.remote.messages import body_of, encoded, text_body
+from akashic_daemon.remote.pruned import Pruned, prune
+from akashic_daemon.remote.reading import AnswerReader
+from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started
+from akashic_daemon.session_service import SessionService
+from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.types import ChainDigest
+
+_BYTES_PER_TOKEN = 4.0
+_TOKENS_OF_MARKS = 4
+_LABEL_CHARS = 60
+_PLENTY = 1 << 20
+_ESTIMATED = "tokens of messages are estimates; the sums are the server's"
+_SILENT = "the server doesn't say what it reused"
+
+
+@dataclass(slots=True)
+class _Server:
+    """One endpoint, and what was learned of it."""
+
+    client: RemoteClient
+    model: str = ""
+    bytes_per_token: float = _BYTES_PER_TOKEN
+
+    def tokens_of(self, message: Message) -> int:
+        """Estimate a message's tokens, its marks included."""
+        calls = sum(len(c.name) + len(c.arguments) for c in message.tool_calls)
+        size = len(message.content.encode("utf-8", "replace")) + calls + len(message.thinking or "")
+        return _TOKENS_OF_MARKS + round(size / self.bytes_per_token)
+
+    def shown_from(self, messages: Sequence[Message], window_start: int, max_tokens: int | None) -> tuple[int, int]:
+        """Return how many messages at the start always stay, and the first of the newest that fit the window.
+
+        When it has to move it moves on by a quarter of the window more than needed, so that the next turns find their
+        prefix unchanged; it moves to a user's message where one follows.
+        """
+        window = self.client.endpoint.window_tokens
+        head = 1 if messages[0].role is Role.SYSTEM else 0
+        first = max(head, min(window_start, len(messages) - 1))
+        counts = [self.tokens_of(m) for m in messages]
+        limit = max(window - (max_tokens or 0), window // 2)
+        if not window or sum(counts[:head]) + sum(counts[first:]) <= limit:
+            return head, first
+        target, kept, first = limit * 3 // 4 - sum(counts[:head]), 0, len(messages)
+        while first > head and (first == len(messages) or kept + counts[first - 1] <= target):
+            first -= 1
+            kept += counts[first]
+        while first < len(messages) - 1 and messages[first].role is not Role.USER:
+            first += 1
+        return head, first
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One request under way. left_out: messages at the history's start that don't fit the window."""
+
+    id: str
+    session: str | None
+    request: GenerationInput
+    pruned: Pruned
+    prompt_tokens: int
+    left_out: int = 0
+    left_out_tokens: int = 0
+    window_moved: bool = False
+    started_s: float = field(default_factory=time.monotonic)
+
+
+class RemoteGeneration:
+    """Answers requests with models of other servers. Every method may raise AkashicError."""
+
+    def __init__(
+        self,
+        sessions: SessionService,
+        limits: Limits,
+        *,
+        client: Callable[[Endpoint, Limits], RemoteClient] = RemoteClient,
+    ) -> None:
+        self._sessions = sessions
+        self._book = sessions.book
+        self._limits = limits
+        self._make_client = client
+        self._servers: dict[Endpoint, _Server] = {}
+        self._ids = itertools.count(1)
+        self._before: dict[str, tuple[tuple[ChainDigest, ...], int]] = {}
+        """Per session: the digests of what was sent and answered last, and the tokens of both."""
+        self._running: dict[str, tuple[_Turn, AnswerReader]] = {}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for server in self._servers.values():
+            await server.client.close()
+
+    def activity(self) -> list[SessionActivity]:
+        """Describe the requests that run on other servers now."""
+        now_s = time.monotonic()
+        return [
+            SessionActivity(
+                request=turn.id, session=turn.session, state="decode" if reader.first_s else "prefill",
+                prompt_tokens=turn.prompt_tokens, generated_tokens=reader.pieces, age_s=now_s - turn.started_s,
+            )
+            for turn, reader in self._running.values()
+        ]  # fmt: skip
+
+    async def generate(
+        self, model: KnownModel, request: GenerationInput, *, window_start: int | None = None
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        """Run one request; closing the iterator cancels it there. window_start: of a session whose history may be longer."""
+        server = await self._server(model)
+        turn = await self._plan(server, model, request, window_start)
+        async with aclosing(self._run(server, model, turn)) as events:
+            async for event in events:
+                yield event
+
+    async def count_tokens(self, model: KnownModel, request: GenerationInput) -> int:
+        """Return what the server counts of a prompt. Raises Unsupported when it has no route that counts."""
+        server = await self._server(model)
+        body = body_of(request, request.messages or (), server.model)
+        asked: dict[str, Any] = {key: body[key] for key in ("model", "messages", "tools") if key in body}
+        if request.messages is None:
+            asked = {"model": server.model, "prompt": request.text or ""}
+        root = server.client.endpoint.url.removesuffix("/v1")
+        counter = replace(server.client.endpoint, url=root)
+        client = self._make_client(counter, self._limits)
+        try:
+            found = await client.ask("/tokenize", encoded(asked))
+        except (NotFound, BadRequest) as error:
+            raise Unsupported(
+                f"counting the prompt's tokens: {server.client.endpoint.url} has no route that counts",
+                hint="vLLM has /tokenize; usage of answers is exact with every server",
+            ) from error
+        finally:
+            await client.close()
+        if not isinstance(found.get("count"), int):
+            raise Unsupported(f"counting the prompt's tokens: {root}/tokenize says no count", hint="vLLM's does")
+        return int(found["count"])
+
+    async def room(self, model: KnownModel, request: GenerationInput, window_start: int | None) -> Room:
+        """Return what a prompt probably leaves of the window; without a known one, plenty."""
+        server, messages = await self._server(model), request.messages or ()
+        first = 0
+        if window_start is not None and messages:
+            head, first = server.shown_from(messages, window_start, request.max_tokens)
+            messages, first = (*messages[:head], *messages[first:]), 0 if first == head else first
+        window = server.client.endpoint.window_tokens or _PLENTY
+        return Room(window, sum(map(server.tokens_of, messages)), first, takes_pairs=True)
+
+    async def estimate(self, model: KnownModel, messages: Sequence[Message]) -> int:
+        """Estimate the tokens of messages."""
+        server = await self._server(model)
+        return sum(map(server.tokens_of, messages))
+
+    # -- planning ------------------------------------------------------------------------------------------------
+
+    async def _server(self, model: KnownModel) -> _Server:
+        endpoint = model.remote
+        assert endpoint is not None
+        server = self._servers.get(endpoint)
+        if server is None:
+            server = self._servers[endpoint] = _Server(self._make_client(endpoint, self._limits), endpoint.model)
+        if not server.model:
+            names = [str(m["id"]) for m in await server.client.models()]
+            if len(names) != 1:
+                raise BadRequest(
+                    f"{endpoint.url} serves {len(names)} models: {', '.join(names[:20]) or 'none'}",
+                    hint="name one with `akashic model add --remote URL --upstream-model NAME`",
+                )
+            server.model = names[0]
+        return server
+
+    async def _plan(
+        self, server: _Server, model: KnownModel, request: GenerationInput, window_start: int | None
+    ) -> _Turn:
+        name = f"remote-{os.getpid()}-{next(self._ids)}"
+        if request.messages is None:
+            return _Turn(name, None, request, Pruned(()), round(len(request.text or "") / server.bytes_per_token))
+        if not request.messages:
+            raise BadRequest("messages is empty", hint="send at least one message")
+        request = replace(request, messages=await self._book.as_said(request.messages))
+        assert request.messages is not None
+        session = request.session or await self._book.find(request.messages) or self._book.new_name()
+        pruned = await self._pruned(server, session, request)
+        turn = _Turn(name, session, replace(request, session=session), pruned, 0)
+        if window_start is not None:
+            await self._fit(server, turn, window_start)
+        turn.prompt_tokens = sum(map(server.tokens_of, turn.pruned.messages))
+        return turn
+
+    async def _pruned(self, server: _Server, session: str, request: GenerationInput) -> Pruned:
+        assert request.messages is not None
+        endpoint = server.client.endpoint
+        if endpoint.passes_ops:
+            return Pruned(request.messages, notes=_passed_note(request))
+        program = await self._sessions.program(session)
+        stored = program.policy if program is not None else None
+        asked = from_request(
+            message_count=len(request.messages), cache_ops=request.cache_ops,
+            policy=request.policy or (None if request.drop_rule else stored), drop_message=request.drop_message,
+            reposition=request.reposition, drop_rule=request.drop_rule, find=self._sessions.find_policy,
+        )  # fmt: skip
+        own = program.ops if program is not None else ()
+        asked = Asked((*own, *self._book.with_places(session, asked.ops)), asked.policy, asked.notes)
+        self._book.remember_places(session, asked.ops, request.messages)
+        since = program.policy_since if program is not None and program.policy else 0
+        return await asyncio.to_thread(
+            prune, request.messages, asked, server.tokens_of, window_tokens=endpoint.window_tokens, since=since
+        )
+
+    async def _fit(self, server: _Server, turn: _Turn, window_start: int) -> None:
+        """Leave out the oldest messages that the window has no room for."""
+        messages = turn.pruned.messages
+        head, first = server.shown_from(messages, window_start, turn.request.max_tokens)
+        if first > max(head, min(window_start, len(messages) - 1)):
+            turn.window_moved = True
+            if turn.session is not None:
+                await self._sessions.set_window_start(turn.session, first)
+        left = messages[head:first]
+        turn.left_out, turn.left_out_tokens = len(left), sum(map(server.tokens_of, left))
+        turn.pruned = replace(turn.pruned, messages=(*messages[:head], *messages[first:]))
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    async def _run(self, server: _Server, model: KnownModel, turn: _Turn) -> AsyncGenerator[GenerationEvent, None]:
+        request = turn.request
+        if request.messages is None:
+            path, body = "/completions", text_body(request, server.model)
+        else:
+            path, body = "/chat/completions", body_of(request, turn.pruned.messages, server.model)
+            if server.client.endpoint.passes_ops:
+                body |= _akv_fields(request)
+        reader = AnswerReader(turn.started_s)
+        self._running[turn.id] = (turn, reader)
+        is_told = False
+        try:
+            async with aclosing(server.client.stream(path, encoded(body), session=turn.session)) as pieces:
+                async for piece in pieces:
+                    if not is_told:
+                        is_told = True
+                        yield Started(turn.id, turn.session, model.name, turn.prompt_tokens, self._reuse(turn, reader))
+                    for event in reader.read(piece):
+                        yield event
+            if not is_told:
+                yield Started(turn.id, turn.session, model.name, turn.prompt_tokens, self._reuse(turn, reader))
+            finished = self._finished(server, turn, reader)
+        except BaseException:
+            if is_told:
+                await asyncio.shield(self._keep(model, turn, reader, None))
+            raise
+        finally:
+            self._running.pop(turn.id, None)
+        await asyncio.shield(self._keep(model, turn, reader, finished))
+        yield finished
+
+    def _finished(self, server: _Server, turn: _Turn, reader: AnswerReader) -> Finished:
+        now_s = time.monotonic()
+        prompt_tokens = reader.prompt_tokens or turn.prompt_tokens
+        if reader.prompt_tokens and turn.prompt_tokens > 256:
+            server.bytes_per_token *= max(0.25, min(4.0, turn.prompt_tokens / reader.prompt_tokens))
+        timing = Timing(
+            prefill_s=reader.first_s, first_token_s=reader.first_s, total_s=now_s - turn.started_s,
+            decode_s=max(0.0, now_s - turn.started_s - reader.first_s),
+        )  # fmt: skip
+        return Finished(
+            reader.finish_reason, reader.text, prompt_tokens, reader.completion_tokens or reader.pieces,
+            self._reuse(turn, reader), timing, tool_calls=reader.tool_calls,
+        )  # fmt: skip
+
+    def _reuse(self, turn: _Turn, reader: AnswerReader) -> Reuse:
+        prompt = reader.prompt_tokens or turn.prompt_tokens
+        reused = min(reader.cached_tokens or 0, prompt)
+        said = [] if reader.cached_tokens is not None or not reader.prompt_tokens else [_SILENT]
+        return Reuse(
+            session=turn.session, reused_tokens=reused, reused_by_tier={"remote": reused} if reused else {},
+            computed_tokens=prompt - reused, dropped_tokens=turn.pruned.dropped_tokens,
+            policy=turn.request.policy, left_out_messages=turn.left_out, left_out_tokens=turn.left_out_tokens,
+            memory=turn.request.recalled, miss=self._miss(turn, prompt, reused) if reader.prompt_tokens else None,
+            notes=[*turn.request.notes, *turn.pruned.notes, *reader.notes, *said],
+        )  # fmt: skip
+
+    def _miss(self, turn: _Turn, prompt_tokens: int, reused: int) -> Miss | None:
+        """Say why the server reused no more: the text differs from what was sent last, or the server let it go."""
+        if turn.session is None or prompt_tokens - reused <= _TOKENS_OF_MARKS:
+            return None
+        before = self._before.get(turn.session)
+        if before is None:
+            return Miss(cause="cold", at_token=reused, detail="the first request of this session to this server")
+        chains, tokens = before
+        now = chain_all(turn.pruned.messages)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(chains, now, strict=False)))
+        if same >= len(chains):
+            if reused >= tokens * 9 // 10:
+                return None  # what is computed is what is new
+            return Miss(
+                cause="evicted", at_token=reused, could_reuse=max(0, tokens - reused),
+                detail="the text only grew; the server no longer had all of it, or another replica answered",
+            )  # fmt: skip
+        if turn.window_moved:
+            return Miss(cause="window_moved", at_token=reused, at_message=same)
+        return Miss(cause="text_differs", at_token=reused, at_message=same, detail="the history was edited there")
+
+    async def _keep(self, model: KnownModel, turn: _Turn, reader: AnswerReader, finished: Finished | None) -> None:
+        messages, session = turn.request.messages, turn.session
+        if session is None or messages is None:
+            return
+        answer = None
+        if reader.text or reader.tool_calls:
+            answer = Message(
+                Role.ASSISTANT, reader.text, thinking=reader.thinking or None, tool_calls=reader.tool_calls,
+                event_time_s=time.time(),
+            )  # fmt: skip
+        await self._book.record(session, messages, answer, [], origin="api")
+        if finished is None:
+            return
+        sent = [*turn.pruned.messages, *([answer] if answer is not None else [])]
+        self._before[session] = (tuple(chain_all(sent)), finished.prompt_tokens + finished.completion_tokens)
+        await self._sessions.add_explanation(session, self._explanation(model, turn, finished))
+
+    def _explanation(self, model: KnownModel, turn: _Turn, finished: Finished) -> Explanation:
+        server = self._servers[model.remote] if model.remote is not None else None
+        assert server is not None
+        counts = [server.tokens_of(m) for m in turn.pruned.messages]
+        scale = finished.prompt_tokens / max(1, sum(counts))
+        left, segments = finished.reuse.reused_tokens, []
+        for number, (message, count) in enumerate(zip(turn.pruned.messages, counts, strict=True)):
+            tokens = round(count * scale)
+            reused = min(left, tokens)
+            left -= reused
+            label = " ".join(message.content.split())[:_LABEL_CHARS]
+            segments.append(
+                ExplainedSegment(
+                    message=number, role=message.role.value, label=label, tokens=tokens, reused=reused,
+                    computed=tokens - reused,
+                )
+            )  # fmt: skip
+        reuse = finished.reuse
+        return Explanation(
+            session=turn.session or "", at_s=time.time(), model=model.name, plan="plain",
+            prompt_tokens=finished.prompt_tokens, computed_tokens=reuse.computed_tokens,
+            reused_tokens=reuse.reused_tokens, dropped_tokens=reuse.dropped_tokens, miss=reuse.miss,
+            notes=[*reuse.notes, _ESTIMATED], segments=segments,
+        )  # fmt: skip
+
+
+def _akv_fields(request: GenerationInput) -> Mapping[str, Any]:
+    """Return the fields of AKV that a request has, as they came."""
+    found = {"drop_message": request.drop_message, "drop_rule": request.drop_rule}
+    out: dict[str, Any] = {name: value for name, value in found.items() if value}
+    if request.reposition:
+        out["reposition"] = list(request.reposition)
+    ours = {"cache_ops": list(request.cache_ops), "policy": request.policy, "edit_reuse": request.edit_reuse}
+    own = {name: value for name, value in ours.items() if value}
+    return out | ({"akashic": own} if own else {})
+
+
+def _passed_note(request: GenerationInput) -> tuple[str, ...]:
+    return ("cache operations were passed on to the server",) if _akv_fields(request) else ()
