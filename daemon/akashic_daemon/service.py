@@ -28,6 +28,7 @@ from akashic_daemon.engine.host import (
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.generation import Generation
 from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_watch import MemoryWatch
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.policies import PolicyShelf
@@ -89,6 +90,7 @@ class Service:
         self._thread = StoreThread()
         self.embeddings = EmbeddingService()
         self.memory = MemoryService(paths, self.embeddings.embedder, is_idle=self._is_idle)
+        self.memory_watch = MemoryWatch(self.memory)
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
         self._started_s = time.time()
         self._ids = itertools.count(1)

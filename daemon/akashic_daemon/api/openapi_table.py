@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from akashic_daemon.api.embeddings import EmbeddingsRequest
-from akashic_daemon.protocol import anthropic, completions, context, native, openai, responses, tiers
+from akashic_daemon.protocol import anthropic, completions, context, memory_watch, native, openai, responses, tiers
 
 Shape = type[BaseModel] | str
 """A wire model, or the name of one of SHAPES."""
@@ -82,6 +82,7 @@ _NATIVE: dict[tuple[str, str], Operation] = {
     ("POST", f"{_P}/cache/prune"): _lines(tiers.Pruned, body=tiers.PruneRequest),
     ("POST", f"{_S}/prefetch"): _lines(tiers.Prefetched),
     ("POST", f"{_S}/hint"): Operation(tiers.Hinted, tiers.HintRequest),
+    ("POST", f"{_P}/memory/watch"): _lines(memory_watch.WatchEvent, body=memory_watch.WatchRequest),
 }
 _FOREIGN: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models"): Operation("Models"),
@@ -153,5 +154,6 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
     context.ScriptRequest: {"script": "repos", "dry_run": True},
     tiers.PruneRequest: {"unused_for_s": 86400, "dry_run": True},
     tiers.HintRequest: {"expect_s": 30},
+    memory_watch.WatchRequest: {"paths": ["/home/ann/.codex/sessions"], "once": True},
 }
 """A body of each kind."""
