@@ -1,4 +1,4 @@
-"""`akashic policy`: which policies there are, and whether one is right. None of it needs the daemon."""
+"""`akashic policy`: which policies there are, whether one is right, and better ones. None of it needs the daemon."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from akashic_cli import complete
+from akashic_cli.commands import policy_evolve
 from akashic_cli.options import HomeOption, JsonOption
 
 app = typer.Typer(no_args_is_help=True, help="See and check cache policies.")
@@ -78,3 +79,6 @@ def check(
         say(f"{name} can't be used as it is")
         raise typer.Exit(1)
     say(f"{name} can be used" + (", but look at the warnings" if found else ""))
+
+
+app.command()(policy_evolve.evolve)

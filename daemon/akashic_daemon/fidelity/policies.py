@@ -1,0 +1,113 @@
+"""What the recorded answers' likelihood loses under any policies, and how often the likeliest token stays the same.
+
+The full history and every policy are read in lockstep, as `score` does it. A long run is judged by some of its answers,
+spread over it, so that the work is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from akashic_daemon.engine.base import FloatArray, ReadableEngine
+from akashic_daemon.errors import BadRequest
+from akashic_daemon.fidelity.measure import divergence, log_softmax, surprise
+from akashic_daemon.fidelity.reader import PIECE_TOKENS, LogitsReader
+from akashic_daemon.fidelity.turns import Run, Turn, TurnCutter
+from akashic_daemon.program.path import Path
+from akashic_daemon.program.policy import Policy
+from akashic_daemon.program.weave import compile_ops
+
+Tell = Callable[[dict[str, Any]], None]
+FULL = "full"
+
+
+@dataclass(slots=True)
+class _Sum:
+    tokens: int = 0
+    nll: float = 0.0
+    kl: float = 0.0
+    agreed: int = 0
+
+    def add(self, tokens: Sequence[int], full: FloatArray, found: FloatArray) -> None:
+        self.tokens += len(tokens)
+        self.nll += surprise(found, tokens)
+        self.kl += 0.0 if found is full else divergence(full, found)
+        self.agreed += int((full.argmax(axis=1) == found.argmax(axis=1)).sum())
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "nll": self.nll / self.tokens,
+            "kl": self.kl / self.tokens,
+            "agreement": self.agreed / self.tokens,
+            "tokens": self.tokens,
+        }
+
+
+@dataclass(slots=True)
+class PolicyScorer:
+    """Scores policies with one engine. most_turns: answers of a run that are read."""
+
+    engine: ReadableEngine
+    policies: Mapping[str, Policy]
+    most_turns: int
+    tell: Tell
+
+    def score(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """Return figures by run and policy, the full history among them. Raises BadRequest when no answer fits."""
+        cutter = TurnCutter(self.engine)
+        window = self.engine.model.window_tokens
+        scored = {}
+        for run in runs:
+            fitting = [turn for turn in cutter.turns(run) if len(turn.layout.tokens) <= window]
+            if fitting:
+                scored[run.name] = self._run(_spread(fitting, self.most_turns))
+                self.tell({"scored": run.name})
+        if not scored:
+            raise BadRequest(
+                f"measuring policies on {len(runs)} runs: no answer of them fits the window of {window:,} tokens",
+                hint="name shorter runs, or a model with a longer window",
+            )
+        return {"model": self.engine.model.name, "runs": scored}
+
+    def _run(self, turns: Sequence[Turn]) -> dict[str, Any]:
+        window = self.engine.model.window_tokens
+        sums = {name: _Sum() for name in (FULL, *self.policies)}
+        longest = max(len(turn.layout.tokens) for turn in turns)
+        reader = LogitsReader(self.engine, (1 + len(self.policies)) * longest + 2 * PIECE_TOKENS)
+        for turn in turns:
+            full = Path(turn.layout.tokens)
+            paths = {
+                name: compile_ops(turn.layout, rules=policy.bound(window)).path
+                for name, policy in self.policies.items()
+            }
+            for start in range(0, turn.said, PIECE_TOKENS):
+                self._piece(reader, turn, start, full, paths, sums)
+        reader.forget()
+        return {name: found.figures() for name, found in sums.items()}
+
+    @staticmethod
+    def _piece(
+        reader: LogitsReader, turn: Turn, start: int, full: Path, paths: Mapping[str, Path], sums: Mapping[str, _Sum]
+    ) -> None:
+        count = min(PIECE_TOKENS, turn.said - start)
+
+        def read(path: Path) -> FloatArray:
+            at = len(path) - turn.after - turn.said + start
+            return log_softmax(reader.read(path, at - 1, at - 1 + count))
+
+        at = len(full) - turn.after - turn.said + start
+        tokens = full.tokens[at : at + count]
+        reference = read(full)
+        sums[FULL].add(tokens, reference, reference)
+        for name, path in paths.items():
+            sums[name].add(tokens, reference, reference if path == full else read(path))
+
+
+def _spread(turns: Sequence[Turn], most: int) -> list[Turn]:
+    """Return at most so many turns, the last one always among them: late ones are what a policy changes."""
+    if len(turns) <= most:
+        return list(turns)
+    step = len(turns) / most
+    return [turns[len(turns) - 1 - round(i * step)] for i in range(most)][::-1]
