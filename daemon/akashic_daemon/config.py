@@ -13,9 +13,18 @@ import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from akashic_daemon.errors import ConfigError
 from akashic_daemon.types import NAMESPACE_PATTERN
@@ -178,6 +187,8 @@ class ServeSection(_Section):
         False, description="Serve TCP without the bearer token. Any local user can then read your sessions."
     )
     idle_exit_s: int = Field(0, ge=0, description="Stop by itself after so many idle seconds; 0 never.")
+
+
 class RemoteSection(_Section):
     """How long other servers may take that compute remote models."""
 
@@ -187,8 +198,6 @@ class RemoteSection(_Section):
     retry_s: float = Field(
         15.0, ge=0, description="How long a remote server that is away or overloaded is asked again, pauses included."
     )
-
-
 
 
 class ChatSection(_Section):
@@ -221,6 +230,13 @@ class MemorySection(_Section):
     finished_after_s: int = Field(
         900, ge=1, description="A session that was quiet for so long is over, and goes into memory."
     )
+    compactor: str = Field(
+        "extractive",
+        description="What compacts memory: extractive needs no model; model is the loaded one, in the background; or the base URL of an OpenAI-compatible server, e.g. http://127.0.0.1:8080/v1.",
+    )
+    compactor_model: str = Field(
+        "", description="Name of the compacting model; empty is the one that is loaded. A server's must be named."
+    )
 
     @field_validator("namespace")
     @classmethod
@@ -228,6 +244,19 @@ class MemorySection(_Section):
         if not re.fullmatch(NAMESPACE_PATTERN, value):
             raise ValueError("no namespace: write user, project:NAME or session:NAME")
         return value
+
+    @field_validator("compactor")
+    @classmethod
+    def _is_a_compactor(cls, value: str) -> str:
+        if value not in {"extractive", "model"} and not re.fullmatch(r"https?://[^\s/]+\S*", value):
+            raise ValueError('no compactor: write "extractive", "model" or the base URL of a server')
+        return value
+
+    @model_validator(mode="after")
+    def _server_has_a_model(self) -> Self:
+        if self.compactor.startswith("http") and not self.compactor_model:
+            raise ValueError("a server compacts: set memory.compactor_model to the model that it is to use")
+        return self
 
 
 class Config(BaseModel):

@@ -27,6 +27,7 @@ from akashic_daemon.engine.host import (
 )
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.generation import Generation
+from akashic_daemon.memory_model import LocalModel, configured
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.memory_watch import MemoryWatch
 from akashic_daemon.model_service import ModelService
@@ -89,7 +90,12 @@ class Service:
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
         self._thread = StoreThread()
         self.embeddings = EmbeddingService()
-        self.memory = MemoryService(paths, self.embeddings.embedder, is_idle=self._is_idle)
+        local = LocalModel(
+            self._ask, self.remove_session, lambda: self._config.memory.compactor_model or self._host.loaded
+        )
+        self.memory = MemoryService(
+            paths, self.embeddings.embedder, compactor=configured(self._config.memory, local), is_idle=self._is_idle
+        )
         self.memory_watch = MemoryWatch(self.memory)
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
         self._started_s = time.time()
@@ -155,6 +161,9 @@ class Service:
         self._thread.close()
         await self.memory.close()
 
+    def _ask(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
+        return self.generation.generate(request)
+
     def _is_idle(self) -> bool:
         """Whether nobody waits for the engine."""
         return not self._loop.activity()
@@ -203,6 +212,7 @@ class Service:
                 *self._host.warnings,
                 *([self._thread.problem] if self._thread.problem else []),
                 *self.upkeep.problems(),
+                *self.memory.problems(),
             ],
         )
 

@@ -48,7 +48,10 @@ def add(c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn]
         row = c.execute("SELECT id FROM turns WHERE namespace_id = ? AND digest = ?", (space, digest)).fetchone()
         like = "" if row is not None else likeness(speaker, text)
         if like:
-            row = c.execute("SELECT id FROM turns WHERE namespace_id = ? AND likeness = ?", (space, like)).fetchone()
+            # The second condition lets SQLite use the index, which has no others.
+            row = c.execute(
+                "SELECT id FROM turns WHERE namespace_id = ? AND likeness = ? AND likeness <> ''", (space, like)
+            ).fetchone()
         if row is None:
             row = c.execute(
                 "INSERT INTO turns (namespace_id, digest, source_id, previous_id, speaker, text, event_at_s, "
