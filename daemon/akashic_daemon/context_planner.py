@@ -68,6 +68,19 @@ class Planned:
     altered: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a prompt leaves of the window. first_message: from which on the history is shown.
+
+    takes_pairs: whether the template lets a user's message follow another one.
+    """
+
+    window_tokens: int
+    prompt_tokens: int
+    first_message: int
+    takes_pairs: bool
+
+
 class ContextPlanner:
     """Plans for one loaded model."""
 

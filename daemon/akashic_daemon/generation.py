@@ -20,7 +20,7 @@ from typing import Any
 from akashic_daemon.answer_plan import AnswerPlan, plan_answer
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
-from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, trace_of
+from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, Room, trace_of
 from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.engine.parts import parts_of, template_digest
@@ -121,6 +121,31 @@ class Generation:
                 self._host.builder.build, request.messages, tools=request.tools, recall=self._book.recall
             )
             return len(prompt.tokens)
+        finally:
+            await self._host.release()
+
+    async def room(self, request: GenerationInput, window_start: int | None = None) -> Room:
+        """Return what a request's prompt leaves of the window. window_start: of a session whose history may be longer."""
+        engine = await self._host.acquire(await self._models.resolve(request.model))
+        try:
+            request = await self._as_said(request)
+            assert request.messages is not None
+            builder, window = self._host.builder, engine.model.window_tokens
+            pairs = await asyncio.to_thread(builder.takes_pairs)
+            program = await self._sessions.program(request.session)
+            default = self._config.cache.policy if window_start is None else self._config.chat.policy
+            asked = self._asked(request, request.session, program, default)
+            prompt = await asyncio.to_thread(self._prompt, engine, request, asked, window_start)
+            first = prompt.first_message if prompt.left_out_messages else 0
+            return Room(window, len(prompt.tokens), first, pairs)
+        finally:
+            await self._host.release()
+
+    async def count_text(self, text: str, model: str | None) -> int:
+        """Return how many tokens a text has by itself."""
+        await self._host.acquire(await self._models.resolve(model))
+        try:
+            return await asyncio.to_thread(self._host.builder.count, text)
         finally:
             await self._host.release()
 
@@ -344,6 +369,7 @@ class Generation:
                 left_out_tokens=0 if prompt is None else prompt.left_out_tokens,
                 drop_skipped_tokens=0 if compiled is None else compiled.skipped_tokens,
                 policy=turn.policy,
+                memory=request.recalled,
                 notes=[*(() if prompt is None else prompt.notes), *turn.notes],
             ),
             created_s=time.monotonic(),

@@ -157,14 +157,18 @@ class MemoryService:
         namespaces: Sequence[str] | None = None,
         budget_tokens: int = recall.BUDGET_TOKENS,
         now: float | None = None,
+        apart_from: Sequence[str] = (),
     ) -> Recalled:
-        """Return marked text to put before a question, within a budget; empty when nothing fits."""
+        """Return marked text to put before a question, within a budget; empty when nothing is to the point.
+
+        apart_from: texts that stand before the question anyway.
+        """
         if not self.is_used:
             return Recalled("", (), 0)
         return await self._run(
             lambda memory: recall.recall(
                 memory, query, namespaces=_spaces(memory, namespaces), budget_tokens=budget_tokens, now_s=now,
-                limit=RECALL_CANDIDATES,
+                limit=RECALL_CANDIDATES, apart_from=apart_from,
             )
         )  # fmt: skip
 

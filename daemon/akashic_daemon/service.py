@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon import __version__
+from akashic_daemon.chat_memory import ChatMemory
 from akashic_daemon.config import Settings
 from akashic_daemon.context_service import ContextService, Parts
 from akashic_daemon.embedding_service import EmbeddingService
@@ -55,6 +56,7 @@ from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.programs import ProgramStore
+from akashic_daemon.store.remembering import RememberingStore
 from akashic_daemon.store.responses import ResponseStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
@@ -118,6 +120,10 @@ class Service:
         self.generation = Generation(
             self._config, self._loop, self._host, self.models, self.sessions, self._keeper
         )  # fmt: skip
+        self.chat_memory = ChatMemory(
+            self._config.memory, self.memory, self.generation, self.sessions, RememberingStore(self._database),
+            self._thread,
+        )  # fmt: skip
         self.upkeep = TierUpkeep(self.tiers, self._loop, self._host, self.generation.traces, self._counters)
         self.context = ContextService(self._context_parts(store))
         self.sessions.find_policy = self.context.parts.shelf.find
@@ -129,6 +135,7 @@ class Service:
             self.tiers.start()
         self._loop.start()
         self._keeper.begin()
+        self.chat_memory.start()
         self.memory.start()
         self._loading = asyncio.create_task(self._load_default())
 
@@ -148,6 +155,7 @@ class Service:
         """Cancel what runs, flush state, free the model; ends within 8 seconds."""
         if self._loading is not None:
             self._loading.cancel()
+        await self.chat_memory.stop()
         stopped = await asyncio.to_thread(self._loop.stop, 6.0)
         if not stopped:
             logger.error("the engine thread did not end in 6 s; leaving it")
@@ -277,7 +285,7 @@ class Service:
 
     async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
-        async with aclosing(self.generation.generate(self._without_volatile(request))) as events:
+        async with aclosing(self.chat_memory.generate(self._without_volatile(request))) as events:
             async for event in events:
                 if isinstance(event, Finished) and request.expect_s is not None and event.reuse.session is not None:
                     self.upkeep.expect(event.reuse.session, request.expect_s)
@@ -301,13 +309,18 @@ class Service:
     async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Run one user turn in a stored session; the session keeps the question and what was generated."""
         system = request.system if request.system is not None else self._config.chat.system
-        messages, window_start = await self.sessions.begin_turn(session, request.prompt, system)
         chat = self._config.chat
         max_tokens = request.max_tokens or chat.max_tokens
+        scope = self.chat_memory.scope(request.memory, default=self._config.memory.chat)
+        recall = None if scope is None else await self.chat_memory.before_turn(session, request, scope, max_tokens)
+        before = [recall.message] if recall is not None and recall.message.content else []
+        messages, window_start = await self.sessions.begin_turn(session, request.prompt, system, before=before)
+        if scope is not None:
+            await self.chat_memory.begin(session, scope)
         generation = GenerationInput(
             messages=tuple(messages), sampling=_turn_sampling(request, chat.temperature), max_tokens=max_tokens,
             stop=tuple(request.stop), model=request.model, session=session, policy=request.policy,
-            edit_reuse=request.edit_reuse,
+            edit_reuse=request.edit_reuse, recalled=None if recall is None else recall.told,
         )  # fmt: skip
         started = False
         try:
@@ -317,7 +330,7 @@ class Service:
                     yield _as_turn_event(event, session)
         except AkashicError:
             if not started:
-                await self.sessions.take_back(session, messages[:-1])
+                await self.sessions.take_back(session, messages[: -1 - len(before)])
             raise
 
     # -- sessions, transcripts and models ----------------------------------------------------------------------
@@ -362,6 +375,7 @@ class Service:
             removed = await self.sessions.remove_session(session)
         finally:
             self._host.forget_texts()
+            self.chat_memory.forget()
             self.generation.traces.forget(session)
             if known is not None:
                 others = self.generation.traces.paths(fingerprint)

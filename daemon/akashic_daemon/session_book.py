@@ -62,6 +62,15 @@ class SessionBook:
         _, _, heads = await self._thread.run(lambda: self._store.find_by_chain(chains))
         return heads[0] if heads else None
 
+    def session_at(self, ends: Sequence[ChainDigest]) -> str | None:
+        """Return the session one of whose requests had the last of these ends that any had."""
+        return next((self._session_at[end] for end in reversed(ends) if end in self._session_at), None)
+
+    def note_end(self, session: str, end: ChainDigest) -> None:
+        """Know a stored session by another digest of where a request of it ended."""
+        _remember(self._session_at, end, session)
+        self._write_later(session, end=end)
+
     @staticmethod
     def new_name() -> str:
         """Return a name for a session that nobody named."""

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from akashic_daemon.errors import AkashicError, NotFound
@@ -50,13 +50,30 @@ class SessionService:
         """Return the number of sessions."""
         return await self._thread.run(self._store.count)
 
-    async def begin_turn(self, session: str, prompt: str, system: str) -> tuple[list[Message], int]:
-        """Store the user's message and return the history with it, and where the prompt's window began last time."""
+    async def stored(self, session: str) -> tuple[list[Message], int]:
+        """Return a session's messages and where its prompt's window began last time; none for one that isn't stored."""
+
+        def work() -> tuple[list[Message], int]:
+            try:
+                row = self._store.get(session)
+            except NotFound:
+                return [], 0
+            return [m.message for m in self._store.messages(session)], row.window_start_message or 0
+
+        return await self._thread.run(work)
+
+    async def begin_turn(
+        self, session: str, prompt: str, system: str, *, before: Sequence[Message] = ()
+    ) -> tuple[list[Message], int]:
+        """Store the user's message and return the history with it, and where the prompt's window began last time.
+
+        before: messages that are stored with it and stand right before it.
+        """
 
         def work() -> tuple[list[Message], int]:
             row = self._store.ensure(session, origin="chat")
             messages = [m.message for m in self._store.messages(session)]
-            new = [Message(Role.USER, prompt, event_time_s=time.time())]
+            new = [*before, Message(Role.USER, prompt, event_time_s=time.time())]
             if not messages and system:
                 new.insert(0, Message(Role.SYSTEM, system))
             self._store.append(session, new)

@@ -77,6 +77,7 @@ def test_migrations_that_were_released_never_change() -> None:
         "9d455ca55f3a69e0",
         "6e618dc6f0e2fd34",
         "021a91fb94ef32fc",
+        "eaeb2eed3f472ea1",
     ]
 
 

@@ -47,6 +47,7 @@ def extension_fields(extension: AkashicExtension) -> dict[str, Any]:
         "expect_s": None if extension.hint is None else extension.hint.expect_s,
         "priority": extension.priority,
         "cache_ops": tuple(extension.cache_ops),
+        "memory": extension.memory,
     }
 
 

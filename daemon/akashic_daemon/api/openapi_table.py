@@ -9,7 +9,17 @@ from typing import Any
 from pydantic import BaseModel
 
 from akashic_daemon.api.embeddings import EmbeddingsRequest
-from akashic_daemon.protocol import anthropic, completions, context, memory_watch, native, openai, responses, tiers
+from akashic_daemon.protocol import (
+    anthropic,
+    completions,
+    context,
+    memory,
+    memory_watch,
+    native,
+    openai,
+    responses,
+    tiers,
+)
 
 Shape = type[BaseModel] | str
 """A wire model, or the name of one of SHAPES."""
@@ -84,6 +94,21 @@ _NATIVE: dict[tuple[str, str], Operation] = {
     ("POST", f"{_S}/hint"): Operation(tiers.Hinted, tiers.HintRequest),
     ("POST", f"{_P}/memory/watch"): _lines(memory_watch.WatchEvent, body=memory_watch.WatchRequest),
 }
+_M = f"{_P}/memory"
+_SPACES: dict[str, Any] = {"type": "array", "items": _TEXT}
+_MEMORY: dict[tuple[str, str], Operation] = {
+    ("GET", _M): Operation(memory.MemoryStats),
+    ("POST", f"{_M}/turns"): Operation(memory.Remembered, memory.AddRequest),
+    ("POST", f"{_M}/sessions/{{session}}"): _lines(memory.Remembered, body=memory.RememberRequest),
+    ("POST", f"{_M}/search"): Operation(memory.SearchResult, memory.SearchRequest),
+    ("GET", f"{_M}/chunks"): Operation(memory.ChunkList, query={"namespace": _SPACES, "session": _TEXT}),
+    ("GET", f"{_M}/chunks/{{id}}"): Operation(memory.ChunkCard),
+    ("GET", f"{_M}/history/{{id}}"): Operation(memory.History),
+    ("POST", f"{_M}/forget"): _lines(memory.Forgotten, body=memory.ForgetRequest),
+    ("POST", f"{_M}/compact"): _lines(memory.MemoryStats),
+    ("GET", f"{_M}/export"): Operation(streams=_LINES, query={"namespace": _SPACES}, about="A turn a line."),
+    ("POST", f"{_M}/import"): _lines(memory.Remembered, upload=True),
+}
 _FOREIGN: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models"): Operation("Models"),
     ("GET", "/v1/models/{name:path}"): Operation("Model"),
@@ -100,7 +125,7 @@ _FOREIGN: dict[tuple[str, str], Operation] = {
         "List", query={"order": {"enum": ["asc", "desc"], "default": "desc"}}
     ),
 }
-OPERATIONS: Mapping[tuple[str, str], Operation] = {**_NATIVE, **_FOREIGN}
+OPERATIONS: Mapping[tuple[str, str], Operation] = {**_NATIVE, **_MEMORY, **_FOREIGN}
 """By method and the route's path as Starlette has it."""
 
 
@@ -154,6 +179,10 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
     context.ScriptRequest: {"script": "repos", "dry_run": True},
     tiers.PruneRequest: {"unused_for_s": 86400, "dry_run": True},
     tiers.HintRequest: {"expect_s": 30},
+    memory.AddRequest: {"turns": [{"text": "I live in Lyon now."}], "namespace": "user"},
+    memory.RememberRequest: {"namespace": "project:tea"},
+    memory.SearchRequest: {"query": "Where do I live?", "limit": 5},
+    memory.ForgetRequest: {"ids": ["t12"], "dry_run": True},
     memory_watch.WatchRequest: {"paths": ["/home/ann/.codex/sessions"], "once": True},
 }
 """A body of each kind."""

@@ -1,4 +1,7 @@
-"""What memory puts before a question: the turns that fit it, in the order in time, under a budget, between marks."""
+"""What memory puts before a question: the turns that fit it, in the order in time, under a budget, between marks.
+
+Nothing is put there when nothing is to the point: a model takes what stands before a question as bearing on it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,15 @@ _OVERHEAD_TOKENS = 24
 _LINE_TOKENS = 12
 """A line's date and speaker."""
 _HEAD = "From memory, said earlier, in the order in time:"
+
+LEAST_RELEVANCE = 6.0
+"""So relevant the best turn must be. `akashic bench memory` tells what that gives: on LoCoMo's half 10 % of the questions
+that a conversation answers get nothing from it, and 6 % of the questions about other conversations get something."""
+_BESIDE_THE_BEST = 0.4
+"""So relevant a turn must be, as a share of the best one's relevance."""
+_TO_THE_POINT = ("words_around", "words_source", "meaning", "meaning_around", "speaker")
+_LONGEST_QUERY = 4096
+"""Characters of a question that are searched for: of a longer one the first and the last."""
 
 
 def search(
@@ -40,17 +52,42 @@ def search(
 
 
 def recall(
-    memory: Memory, query: str, *, namespaces: Sequence[str], budget_tokens: int, now_s: float | None, limit: int
+    memory: Memory,
+    query: str,
+    *,
+    namespaces: Sequence[str],
+    budget_tokens: int,
+    now_s: float | None,
+    limit: int,
+    apart_from: Sequence[str] = (),
 ) -> Recalled:
-    """Return what is put before a question; empty when nothing is found or nothing of it fits the budget."""
-    found = search(memory, query, namespaces=namespaces, limit=limit, now_s=now_s)
+    """Return what is put before a question; empty when nothing is to the point or nothing of it fits the budget.
+
+    apart_from: texts that stand before the question anyway.
+    """
+    found = search(memory, _shortened(query), namespaces=namespaces, limit=limit, now_s=now_s, explain=True)
+    found = [one for one in found if not any(one.turn.text in text for text in apart_from)]
+    best = max(map(relevance, found), default=0.0)
+    if best < LEAST_RELEVANCE:
+        return Recalled("", (), 0)
+    found = [one for one in found if relevance(one) >= _BESIDE_THE_BEST * best]
     spans = _fitting([Span(f.turn, f.score, f.parts) for f in found], budget_tokens - _OVERHEAD_TOKENS, _LINE_TOKENS)
     chosen = {span.turn.id for span in spans}
     told = sorted((f for f in found if f.turn.id in chosen), key=lambda f: (f.turn.event_at_s or 0.0, f.turn.id))
     if not told:
         return Recalled("", (), 0)
     text = marked("\n".join([_HEAD, *map(_line, told)]))
-    return Recalled(text, tuple(told), -(-len(text.encode()) // 4))
+    return Recalled(text, tuple(told), -(-len(text.encode("utf-8", "surrogatepass")) // 4))
+
+
+def relevance(found: Found) -> float:
+    """Return how much a turn is about the question; its form (dated, long, an answer) doesn't count."""
+    return sum(found.parts.get(name, 0.0) for name in _TO_THE_POINT)
+
+
+def _shortened(query: str) -> str:
+    half = _LONGEST_QUERY // 2
+    return query if len(query) <= _LONGEST_QUERY else f"{query[:half]}\n{query[-half:]}"
 
 
 def _line(found: Found) -> str:

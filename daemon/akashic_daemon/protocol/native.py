@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.protocol.tiers import TierReport
 from akashic_daemon.protocol.wire import Wire
 
@@ -67,6 +68,25 @@ class Miss(Wire):
     detail: str | None = None
 
 
+class RecalledTurn(Wire):
+    """A turn that memory put before a question. source: the conversation it is from."""
+
+    turn: str
+    source: str
+    speaker: str
+    event_at_s: float | None = None
+    score: float = 0.0
+
+
+class Recalled(Wire):
+    """What memory put before the newest question, in the order in time. remembered: turns that left the window for memory."""
+
+    namespaces: list[str] = Field(default_factory=list)
+    tokens: int = 0
+    turns: list[RecalledTurn] = Field(default_factory=list)
+    remembered: int = 0
+
+
 class Reuse(Wire):
     """What a request reused and computed, in tokens of its prompt. This is the response's `akashic` block."""
 
@@ -82,6 +102,7 @@ class Reuse(Wire):
     left_out_messages: int = 0
     left_out_tokens: int = 0
     miss: Miss | None = None
+    memory: Recalled | None = None
     notes: list[str] = Field(default_factory=list)
 
 
@@ -311,6 +332,7 @@ class TurnRequest(Wire):
     stop: list[str] = Field(default_factory=list)
     policy: str | None = None
     edit_reuse: Literal["exact", "drop"] | None = None
+    memory: bool | MemoryAsk | None = None
 
 
 class TurnEvent(Wire):

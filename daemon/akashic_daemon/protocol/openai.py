@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.protocol.tiers import LONGEST_HINT_S
 from akashic_daemon.types import SESSION_NAME_PATTERN, Priority
 
@@ -29,6 +30,7 @@ class AkashicExtension(BaseModel):
     edit_reuse: Literal["exact", "drop"] | None = None
     hint: Hint | None = None
     priority: Priority = "normal"
+    memory: bool | MemoryAsk | None = None
 
 
 class StreamOptions(BaseModel):

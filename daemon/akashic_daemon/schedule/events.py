@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.protocol.native import Reuse, Timing
+from akashic_daemon.protocol.memory import MemoryAsk
+from akashic_daemon.protocol.native import Recalled, Reuse, Timing
 from akashic_daemon.trajectory.message import Message, ToolCall
 from akashic_daemon.types import Priority
 
@@ -24,6 +25,7 @@ class GenerationInput:
     continue_final: the last message is an unfinished assistant message to go on with. tool_choice: "auto", "none",
     "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it;
     strict_schema: refuse one that a grammar can't hold it to.
+    memory: whether, or how, memory is used; None leaves it to the settings. recalled: what of it stands in the messages.
     notes: what was done to it on the way here, for people.
     """
 
@@ -48,6 +50,8 @@ class GenerationInput:
     json_schema: Mapping[str, Any] | None = None
     strict_schema: bool = False
     priority: Priority = "normal"
+    memory: bool | MemoryAsk | None = None
+    recalled: Recalled | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -131,5 +131,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
         "CREATE INDEX responses_session ON responses(session_id)",
     ),
+    (
+        # Sessions that go into long-term memory; message_count: how many of its messages are there.
+        """CREATE TABLE remembering (
+            session_id INTEGER PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE,
+            namespace TEXT NOT NULL,
+            message_count INTEGER NOT NULL DEFAULT 0
+        )""",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

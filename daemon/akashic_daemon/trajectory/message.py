@@ -16,6 +16,9 @@ from typing import Any
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.types import ChainDigest, MessageDigest
 
+RECALL_SOURCE = "akashic-memory:"
+"""How the `source` of messages begins that memory put before a question; after it come the namespaces, with commas."""
+
 
 class Role(StrEnum):
     """Who speaks."""

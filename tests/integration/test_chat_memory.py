@@ -1,0 +1,214 @@
+"""Memory in conversations: recalled at the tail, reproduced byte for byte, and filled by what is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from akashic_daemon.errors import BadRequest
+from akashic_daemon.memory.recalled import CLOSING, OPENING
+from akashic_daemon.protocol.memory import MemoryAsk
+from akashic_daemon.service import Service
+from fake_service import answer, ask, assistant, user
+from memory_service import FACTS, fill, on_service, prompts, turn
+
+PARROT = "What does the parrot eat?"
+NO_PAIRS = (
+    "{% for m in messages %}{% if loop.index0 > 0 and m.role == messages[loop.index0 - 1].role %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_what_fits_stands_before_the_question_and_its_sources_are_told(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        with prompts() as seen:
+            done = await answer(service, ask(user(PARROT), memory=True))
+        text = seen[0].decode("utf-8", "replace")
+        assert text.index(OPENING) < text.index(FACTS[0]) < text.index(CLOSING) < text.index(PARROT)
+        told = done.reuse.memory
+        assert told is not None
+        assert 0 < told.tokens <= service.settings.config.memory.budget_tokens
+        assert ("old", "user") in {(one.source, one.speaker) for one in told.turns}
+
+    on_service(home, check)
+
+
+def test_nothing_is_put_there_when_nothing_is_to_the_point(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        with prompts() as seen:
+            for question in ("Thanks, that will do!", "hello", "Please write a sonnet about the ocean"):
+                done = await answer(service, ask(user(question), memory=True))
+                assert done.reuse.memory is not None
+                assert done.reuse.memory.turns == []
+        assert all(OPENING.encode() not in prompt for prompt in seen)
+
+    on_service(home, check)
+
+
+def test_later_requests_get_what_was_recalled_at_the_same_place_also_after_a_restart(home: Path) -> None:
+    first = ask(user(PARROT), memory=True)
+    kept: list[bytes] = []
+
+    async def begin(service: Service) -> None:
+        await fill(service)
+        with prompts() as seen:
+            done = await answer(service, first)
+        kept.extend([seen[0], done.text.encode()])
+
+    async def go_on(service: Service) -> None:
+        await fill(service, ["The parrot eats seeds now, and pears; it eats them with the parrot of next door."])
+        history = (user(PARROT), assistant(kept[1].decode()), user("And where is the meeting with Joanna?"))
+        with prompts() as seen:
+            done = await answer(service, replace(first, messages=history))
+        assert seen[0].startswith(kept[0] + kept[1])
+        assert seen[0].count(OPENING.encode()) == 2
+        assert b"pears" not in seen[0].split(PARROT.encode())[0]
+        assert done.reuse.memory is not None
+        assert done.reuse.memory.turns
+
+    on_service(home, begin)
+    on_service(home, go_on)
+
+
+def test_a_request_that_is_sent_again_has_the_same_prompt_though_memory_has_grown(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        with prompts() as seen:
+            await answer(service, ask(user(PARROT), memory=True))
+            await fill(
+                service, ["The parrot eats seeds, the parrot eats them with what the parrot drinks"], source="new"
+            )
+            done = await answer(service, ask(user(PARROT), memory=True))
+        assert seen[0] == seen[1]
+        assert done.reuse.computed_tokens <= 1
+
+    on_service(home, check)
+
+
+def test_who_does_not_ask_or_asks_elsewhere_gets_nothing_of_it(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service, namespace="project:secret")
+        secret = MemoryAsk(namespaces=["project:secret"])
+        with prompts() as seen:
+            await answer(service, ask(user(PARROT), memory=secret))
+            for memory in (None, False, True, MemoryAsk(namespaces=["project:other", "session:s"])):
+                await answer(service, ask(user(PARROT), memory=memory))
+        assert [FACTS[0].encode() in prompt for prompt in seen] == [True, False, False, False, False]
+
+    on_service(home, check)
+
+
+@pytest.mark.parametrize("field", ["cache_ops", "drop_message", "reposition"])
+def test_operations_by_number_do_not_go_with_memory(home: Path, field: str) -> None:
+    value = {"cache_ops": ({"op": "repos"},), "drop_message": {"0": [0]}, "reposition": (0,)}[field]
+
+    async def check(service: Service) -> None:
+        with pytest.raises(BadRequest, match="recalled messages would move the numbers"):
+            await answer(service, ask(user(PARROT), memory=True, **{field: value}))
+
+    on_service(home, check)
+
+
+def test_a_template_that_lets_nothing_stand_before_a_question_is_told_of(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        done = await answer(service, ask(user(PARROT), memory=True))
+        assert any("nothing was recalled" in note for note in done.reuse.notes)
+
+    on_service(home, check, template=NO_PAIRS)
+
+
+def test_a_request_that_fills_the_window_is_answered_without_recall_and_says_so(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        before = (user("long " * 170), assistant("ok"))
+        done = await answer(service, ask(*before, user(PARROT), memory=True, max_tokens=32))
+        assert any("nothing was recalled" in note for note in done.reuse.notes)
+
+    on_service(home, check, window_tokens=1024)
+
+
+def test_turns_of_a_session_recall_and_keep_what_they_recalled(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        with prompts() as seen:
+            done = await turn(service, "s", PARROT)
+            assert done.reuse is not None
+            assert done.reuse.memory is not None
+            assert [one.source for one in done.reuse.memory.turns][:1] == ["old"]
+            again = await turn(service, "s", "Thanks!")
+        stored = await service.export_session("s")
+        assert [m.role.value for m in stored] == ["user", "user", "assistant", "user", "assistant"]
+        assert stored[0].content.startswith(OPENING)
+        assert seen[1].startswith(seen[0] + done.text.encode())
+        assert again.reuse is not None
+        assert again.reuse.reused_tokens >= len(seen[0])
+        await turn(service, "other", PARROT, memory=False)
+        assert [m.role.value for m in await service.export_session("other")] == ["user", "assistant"]
+
+    on_service(home, check)
+
+
+def test_what_leaves_the_window_goes_to_memory_and_is_recalled_for_the_question(home: Path) -> None:
+    async def check(service: Service) -> None:
+        key = "The key of the boathouse hangs behind the blue barometer."
+        filler = [f"Line {n} of the minutes: nobody disagreed about point {n} of the agenda." for n in range(200)]
+        messages = [
+            user(key),
+            assistant("noted"),
+            *(user(t) if n % 2 else assistant(t) for n, t in enumerate(filler, 1)),
+        ]
+        await service.sessions._thread.run(lambda: service.sessions._store.ensure("t", origin="import:test"))
+        await service.sessions._thread.run(lambda: service.sessions._store.append("t", messages))
+        with prompts() as seen:
+            done = await turn(service, "t", "Where does the key of the boathouse hang?")
+        assert done.reuse is not None
+        assert done.reuse.left_out_messages > 100
+        told = done.reuse.memory
+        assert told is not None
+        assert told.remembered > 100
+        assert "t" in {one.source for one in told.turns}
+        assert key.encode() in seen[0]
+        before = (await service.memory.stats()).namespaces[0].turns
+        again = await turn(service, "t", "And the agenda?")
+        assert again.reuse is not None
+        assert again.reuse.memory is not None
+        assert again.reuse.memory.remembered < 50
+        assert (await service.memory.stats()).namespaces[0].turns - before == again.reuse.memory.remembered
+
+    on_service(home, check, window_tokens=2048, flags={"memory.budget_tokens": 512})
+
+
+def test_a_finished_session_goes_into_memory_once_without_what_was_recalled_into_it(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        await turn(service, "s", PARROT)
+        await turn(service, "private", "My locker has the number 31337.", memory=False)
+        memory = service.chat_memory
+        assert await memory.remember_finished() == 0
+        memory._config = memory._config.model_copy(update={"finished_after_s": -1})
+        assert await memory.remember_finished() == 1
+        assert await memory.remember_finished() == 0
+        found = await service.memory.search("parrot locker", limit=50)
+        assert PARROT in {one.turn.text for one in found}
+        assert [one.turn.text for one in found if OPENING in one.turn.text or "31337" in one.turn.text] == []
+        assert sum(one.turn.text == FACTS[0] for one in found) == 1
+
+    on_service(home, check)
+
+
+def test_a_session_that_is_removed_takes_its_mark_with_it(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        await turn(service, "s", PARROT)
+        await service.remove_session("s")
+        service.chat_memory._config = service.chat_memory._config.model_copy(update={"finished_after_s": -1})
+        assert await service.chat_memory.remember_finished() == 0
+
+    on_service(home, check)
