@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from akashic_daemon.engine.llama_cpp.rope import Rope
 from akashic_daemon.program.active import ActiveCache
-from akashic_daemon.program.path import Drop, Insert, Path, Repos
+from akashic_daemon.program.path import Drop, Move, Op, Path
 from llama_lowlevel import Bare, Logits
 
 MAIN, SCRATCH, KEPT, RELABELLED = 0, 1, 2, 3
@@ -63,11 +63,11 @@ def walk(bare: Bare, path: Path) -> npt.NDArray[np.float32]:
     assert not isinstance(rope, str), rope
     state, out = ActiveCache(), []
     for step in path.steps():
-        if isinstance(step, Drop | Repos | Insert):
+        if isinstance(step, Op):
             after = state.apply(step)
             if isinstance(step, Drop):
                 _drop(bare, state, after)
-            elif isinstance(step, Repos):
+            elif isinstance(step, Move):
                 renumber(bare, MAIN, _moves(state, after), rope)
             state = after
             continue

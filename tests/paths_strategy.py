@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from akashic_daemon.program.active import ActiveCache
-from akashic_daemon.program.path import Drop, Insert, Path, PathBuilder, Repos
+from akashic_daemon.program.active import ActiveCache, cut_at
+from akashic_daemon.program.path import Drop, Insert, Op, Path, PathBuilder, Repos, Shift
 from akashic_daemon.program.ranges import normal
+from akashic_daemon.program.room import make_room
 
 
 def random_path(chance: random.Random, *, steps: int = 8, vocabulary: int = 4, longest: int = 6) -> Path:
@@ -18,18 +19,20 @@ def random_path(chance: random.Random, *, steps: int = 8, vocabulary: int = 4, l
         builder.append([chance.randrange(vocabulary) for _ in range(count)])
         state = state.append(count)
 
-    def apply(op: Drop | Repos | Insert) -> None:
+    def apply(op: Op) -> None:
         nonlocal state
         builder.apply(op)
         state = state.apply(op)
 
     append(chance.randint(1, longest))
     for _ in range(steps):
-        kind = chance.choice(("append", "append", "drop", "tail", "repos", "replace", "replace_longer"))
+        kind = chance.choice(("append", "append", "drop", "tail", "repos", "shift", "replace", "replace_longer"))
         if kind == "append":
             append(chance.randint(1, longest))
         elif kind == "repos":
             apply(Repos())
+        elif kind == "shift" and state.spans:
+            apply(random_shift(chance, state))
         elif state.tokens > 1:
             start = chance.randrange(1, state.next_index)
             end = state.next_index if kind == "tail" else min(state.next_index, start + chance.randint(1, longest))
@@ -44,6 +47,10 @@ def random_path(chance: random.Random, *, steps: int = 8, vocabulary: int = 4, l
                 if room is not None and count > room:
                     if kind == "replace":
                         count = room
+                    elif chance.random() < 0.5:
+                        shift = make_room(state, place, count - room)
+                        apply(shift)
+                        place += min(0, shift.by)
                     else:
                         apply(Repos(place, count))
                         place = sum(s.length for s in state.spans if s.position < place)
@@ -54,6 +61,18 @@ def random_path(chance: random.Random, *, steps: int = 8, vocabulary: int = 4, l
     if builder.ops and builder.ops[-1].offset == len(builder.tokens):
         append(1)
     return builder.build()
+
+
+def random_shift(chance: random.Random, state: ActiveCache) -> Shift:
+    """Return a legal shift, perhaps one of nothing, or by nothing."""
+    start, end = sorted((chance.randrange(state.next_position + 1), chance.randrange(state.next_position + 2)))
+    spans = list(cut_at(cut_at(state.spans, start), end))
+    moved = [s for s in spans if start <= s.position < end]
+    if not moved:
+        return Shift(start, end, chance.randint(-3, 0))
+    below = max((s.end for s in spans if s.end <= moved[0].position), default=0)
+    above = min((s.position for s in spans if s.position >= end), default=moved[-1].end + 5)
+    return Shift(start, end, chance.randint(below - moved[0].position, above - moved[-1].end))
 
 
 def _hole(state: ActiveCache, count: int) -> int:

@@ -353,7 +353,7 @@ class Named(FakeEngine):
     @property
     def model(self) -> Any:
         """The fake's model by another name."""
-        return replace(super().model, name=self._name)
+        return replace(super().model, name=self._name, fingerprint=f"model1:{self._name}")
 
 
 def test_a_newest_message_that_was_written_anew_counts_as_replaced(home: FilePath) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.align import Entry, Trace, align, entries_of, match_entries
-from akashic_daemon.program.path import Path
+from akashic_daemon.program.path import Path, Repos, Shift
 
 OPENING = [9, 9]
 
@@ -96,6 +96,39 @@ def test_without_repos_an_edit_that_needs_room_is_not_taken() -> None:
     longer = [messages[0], [8, 1, 2, 2, 2, 7], messages[2]]
     assert align(trace, target_of(longer), may_move=False) is None
     assert align(trace, target_of(longer)) is not None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_whose_placeholder_outgrows_short_results_moves_little_and_not_all_that_follows(seed: int) -> None:
+    chance = random.Random(seed)
+    placeholder = [8, 2, *[50 + i for i in range(7)], 7]
+    messages: list[list[int]] = [[8, 0, *range(10, 60), 7]]
+    results: list[int] = []
+    path, owners = plain(messages)
+    moved = turns_moved = 0
+    for _ in range(60):
+        trace = Trace(path, entries_of(path, owners), open_tail=True)
+        length = chance.choice((2, 3, 4, 80))
+        results.append(len(messages) + 1)
+        messages += [
+            [*OPENING, *[100 + chance.randrange(1000) for _ in range(20)], 7],
+            [8, 2, *[100 + chance.randrange(1000) for _ in range(length)], 7],
+        ]
+        for old in results[:-4]:
+            messages[old] = placeholder
+        found = align(trace, target_of(messages))
+        assert found is not None
+        assert not any(isinstance(placed.op, Repos) for placed in found.path.ops)
+        here = 0
+        for number, (offset, op) in enumerate((placed.offset, placed.op) for placed in found.path.ops):
+            if number >= len(path.ops) and isinstance(op, Shift):
+                here += active_cache(Path(found.path.tokens[:offset], found.path.ops[:number])).moved_by(op)
+        turns_moved += here > 0
+        moved += here
+        path, owners = found.path, found.owners
+    assert turns_moved > 20
+    assert moved / turns_moved < 120
+    assert active_cache(path).tokens > 1500
 
 
 @pytest.mark.parametrize("seed", range(30))

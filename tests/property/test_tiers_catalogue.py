@@ -13,7 +13,7 @@ from akashic_daemon.cache.keys import OpTable
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import StoreError
 from akashic_daemon.program import oracle
-from akashic_daemon.program.path import Drop, Insert, Op, Path, Repos
+from akashic_daemon.program.path import Drop, Insert, Op, Path, Repos, Shift
 from akashic_daemon.tiers.arena import Slots
 from akashic_daemon.tiers.block import Block, block_key, from_label, stretches, to_label
 from akashic_daemon.tiers.catalogue import Catalogue, Loaded, stored_ranges
@@ -187,6 +187,12 @@ def test_only_blocks_with_copies_are_stored_ranges() -> None:
 
 TOKENS = array("i", [1, 2, 3])
 DROP = Drop(((0, 2),))
+MANY_OPS: list[Op] = [
+    *(Repos(), Repos(2, 0), Repos(0, 1), Repos(1, 2)),
+    *(Insert(1, 2), Insert(2, 1), Insert(2, 2)),
+    *(Shift(0, 2, 1), Shift(1, 2, 1), Shift(1, 3, 1), Shift(1, 2, 2), Shift(1, 2, -1)),
+]
+
 BASE: dict[str, object] = {"fingerprint": "fp", "parent": "kv1:a", "ops": (DROP,), "tokens": TOKENS}
 
 
@@ -205,6 +211,7 @@ BASE: dict[str, object] = {"fingerprint": "fp", "parent": "kv1:a", "ops": (DROP,
         ("ops", (Repos(),)),
         ("ops", (Repos(0, 2),)),
         ("ops", (Insert(0, 2),)),
+        ("ops", (Shift(0, 2, 1),)),
         ("tokens", array("i", [1, 2, 4])),
         ("tokens", array("i", [1, 2])),
         ("tokens", array("i", [1, 2, 3, 0])),
@@ -217,13 +224,10 @@ def test_every_field_takes_part_in_a_blocks_key(name: str, other: object) -> Non
     assert block_key(**{**BASE, name: other}) != base  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "op", [Repos(), Repos(2, 0), Repos(0, 1), Repos(1, 2), Insert(1, 2), Insert(2, 1), Insert(2, 2)]
-)
+@pytest.mark.parametrize("op", MANY_OPS)
 def test_every_field_of_an_operation_takes_part(op: Op) -> None:
-    others: list[Op] = [Repos(), Repos(2, 0), Repos(0, 1), Repos(1, 2), Insert(1, 2), Insert(2, 1), Insert(2, 2)]
-    keys = {block_key("fp", None, (o,), TOKENS) for o in others}
-    assert len(keys) == len(others)
+    keys = {block_key("fp", None, (o,), TOKENS) for o in MANY_OPS}
+    assert len(keys) == len(MANY_OPS)
     assert block_key("fp", None, (op,), TOKENS) in keys
 
 

@@ -19,7 +19,7 @@ from akashic_daemon.program.message_ops import (
     ReposAt,
 )
 from akashic_daemon.program.normal_form import normal_form
-from akashic_daemon.program.path import MAX_OPS, Drop, Insert, Path, PlacedOp, Repos
+from akashic_daemon.program.path import MAX_OPS, Drop, Insert, Path, PlacedOp, Repos, Shift
 from akashic_daemon.program.policy import load
 from akashic_daemon.program.selectors import parse
 from akashic_daemon.program.weave import compile_ops, validate
@@ -233,5 +233,7 @@ def test_programs_that_do_the_same_have_one_normal_form() -> None:
     assert normal_form(spoken) == short
     idle = Path(tokens, (PlacedOp(4, Repos()), PlacedOp(9, Drop(())), PlacedOp(12, Insert(12, 0))))
     assert normal_form(idle).ops == ()
-    moving = Path(tokens, (PlacedOp(4, Drop(((1, 2),))), PlacedOp(4, Repos())))
-    assert normal_form(moving) == moving
+    assert normal_form(Path(tokens, (PlacedOp(4, Shift(1, 3, 0)), PlacedOp(4, Shift(9, 12, 5))))).ops == ()
+    for move in (Repos(), Shift(2, 4, -1), Shift(2, 4, 3)):
+        moving = Path(tokens, (PlacedOp(4, Drop(((1, 2),))), PlacedOp(4, move)))
+        assert normal_form(moving) == moving

@@ -12,7 +12,7 @@ import pytest
 
 from akashic_daemon.errors import NotFound, StoreError
 from akashic_daemon.program.align import Trace, entries_of
-from akashic_daemon.program.path import Drop, Insert, Path, PlacedOp, Repos
+from akashic_daemon.program.path import Drop, Insert, Path, PlacedOp, Repos, Shift
 from akashic_daemon.session_book import SessionBook
 from akashic_daemon.store import book, traces
 from akashic_daemon.store.book import BookStore, Unwritten
@@ -40,7 +40,12 @@ def known(session: str = "s", fingerprint: str = "model1:a", *, tokens: int = 30
     chance = random.Random(tokens)
     ids = array("i", [chance.choice((0, 1, 255, 70_000, 2**31 - 1)) for _ in range(tokens)])
     owners = array("i", [i * 3 // tokens for i in range(tokens)])
-    ops = (PlacedOp(10, Drop(((2, 4), (6, 9)))), PlacedOp(12, Repos(3, 2)), PlacedOp(15, Insert(2, 2)))
+    ops = (
+        PlacedOp(10, Drop(((2, 4), (6, 9)))),
+        PlacedOp(12, Repos(3, 2)),
+        PlacedOp(15, Insert(2, 2)),
+        PlacedOp(18, Shift(9, 13, 3)),
+    )
     path = Path(ids, ops if tokens == 30 else ())
     shown = (TOLD[0], CALL, replace(TOLD[2], content="older"))
     return Known(

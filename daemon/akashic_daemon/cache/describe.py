@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from akashic_daemon.cache.index import RadixIndex
 from akashic_daemon.cache.node import Node
-from akashic_daemon.program.path import Drop, Insert, Repos
+from akashic_daemon.program.path import Drop, Insert, Repos, Shift
 from akashic_daemon.program.ranges import size
 from akashic_daemon.protocol.context import CacheNode, CacheTree
 from akashic_daemon.types import SequenceId
@@ -70,7 +70,7 @@ def _node(node: Node, running: frozenset[SequenceId]) -> CacheNode:
 
 
 def _other(node: Node) -> str:
-    return "repos" if isinstance(node.op, Repos) else "insert"
+    return "repos" if isinstance(node.op, Repos) else "shift" if isinstance(node.op, Shift) else "insert"
 
 
 def _tokens(node: Node) -> int:
@@ -78,4 +78,6 @@ def _tokens(node: Node) -> int:
         return node.before.dropped_by(node.op)
     if isinstance(node.op, Repos):
         return node.after.tokens
+    if isinstance(node.op, Shift):
+        return node.before.moved_by(node.op)
     return node.op.count if isinstance(node.op, Insert) else len(node.key)

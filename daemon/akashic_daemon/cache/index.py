@@ -28,7 +28,7 @@ from akashic_daemon.cache.reclaim import NoSequence, Reclaimer
 from akashic_daemon.cache.recovery import Recovery, plan_recovery
 from akashic_daemon.cache.restore import Restorer
 from akashic_daemon.cache.tree import Match, Runner, Tree, common_length
-from akashic_daemon.program.path import Drop, Repos
+from akashic_daemon.program.path import Drop, Move
 from akashic_daemon.program.ranges import EMPTY, Ranges, intersect, normal, subtract
 from akashic_daemon.types import SequenceId
 
@@ -362,7 +362,7 @@ class RadixIndex:
         node = child or Node(tip, array("i", [marker]), tip.after, tip.end, op)
         if isinstance(op, Drop):
             self._operations.drop(sequence, tip, op)
-        elif isinstance(op, Repos):
+        elif isinstance(op, Move):
             self._operations.move(sequence, runner, tip, node)
         if child is None:
             tip.children[marker] = node

@@ -1,7 +1,7 @@
 """Nodes of the radix index, and who holds which cells.
 
 A node is a *run* of tokens or one cache operation (a *marker*). A node that owns cells is a *home*: a run owns the KV of
-its tokens as they were computed, a Repos marker owns the moved copies that it made. `held` says which sequence holds
+its tokens as they were computed, a marker that moves tokens owns the copies that it made. `held` says which sequence holds
 which of them, by trajectory index; what nobody holds is a *hole*, which recovery may fill.
 """
 
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from akashic_daemon.program.active import ActiveCache, Span
-from akashic_daemon.program.path import Op, Repos
+from akashic_daemon.program.path import Move, Op
 from akashic_daemon.program.ranges import EMPTY, Range, Ranges, union
 from akashic_daemon.types import SequenceId
 
@@ -85,7 +85,7 @@ class Node:
         if self.op is None:
             start, end = self.indices
             return (Span(start, end - start, self.before.position, 0),) if end > start else ()
-        if isinstance(self.op, Repos):
+        if isinstance(self.op, Move):
             version = self.after.repos_count
             return tuple(s for s in self.after.spans if s.version == version)
         return ()
@@ -108,7 +108,7 @@ class Lineage:
         self.nodes = nodes
         self._runs = [n for n in nodes if n.is_run and n.key]
         self._firsts = [n.before.next_index for n in self._runs]
-        self._repos = [n for n in nodes if isinstance(n.op, Repos)]
+        self._moves = [n for n in nodes if isinstance(n.op, Move)]
 
     @staticmethod
     def of(node: Node) -> Lineage:
@@ -124,7 +124,7 @@ class Lineage:
     def pieces(self, span: Span) -> Iterator[tuple[Node, Span]]:
         """Yield a span cut at the borders of its homes."""
         if span.version:
-            yield self._repos[span.version - 1], span
+            yield self._moves[span.version - 1], span
             return
         at, end = span.indices
         number = bisect_right(self._firsts, at) - 1

@@ -62,7 +62,7 @@ class Operations:
         self._holdings.gather(keeper, lineage, spans)
 
     def move(self, sequence: SequenceId, runner: Runner, tip: Node, marker: Node) -> None:
-        """Carry out a Repos: moved tokens get private copies, rotated to their new positions.
+        """Carry out a Repos or Shift: moved tokens get private copies, rotated to their new positions.
 
         What only this sequence held of the old copies goes at once: they say nothing new, and idle cells slow llama.cpp.
         """
@@ -85,7 +85,7 @@ class Operations:
         for home, span in old:
             self._holdings.let_go(sequence, home, (span.indices,))
         if saved is not None:
-            shift = _Shift(targets)
+            shift = _Places(targets)
             self._cells.load(saved, sequence, [shift.positions(span.indices) for _, span in held])
             self._holdings.hold(sequence, marker, normal(s.indices for _, s in held))
             runner.moved_tokens += moving
@@ -126,8 +126,8 @@ class Operations:
             runner.scratch = None
 
 
-class _Shift:
-    """Where tokens stand after a Repos."""
+class _Places:
+    """Where tokens stand after they moved."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = sorted(spans)

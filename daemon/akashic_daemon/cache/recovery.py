@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from akashic_daemon.cache.keys import OpTable, marker_places
 from akashic_daemon.cache.node import Node
 from akashic_daemon.program.active import ActiveCache, Span
-from akashic_daemon.program.path import Repos
+from akashic_daemon.program.path import Move
 from akashic_daemon.program.ranges import EMPTY, Range, Ranges, intersect, normal, size, subtract, union
 
 
@@ -76,7 +76,7 @@ def plan_recovery(
                 missing = subtract(needed.of(0, ((first, end),)), present)
                 missing_tokens += size(missing)
                 start = node.depth + missing[0][0] - first
-        elif isinstance(node.op, Repos):
+        elif isinstance(node.op, Move):
             version = node.after.repos_count
             missing = subtract(needed.cells.get(version, EMPTY), node.resident())
             if missing:
@@ -94,7 +94,7 @@ def _read_by_the_rest(last: Node, matched: int, key: array[int], ops: OpTable, n
     while at < len(key):
         if key[at] < 0:
             op = ops.op(key[at])
-            if isinstance(op, Repos):
+            if isinstance(op, Move):
                 needed.add(state.spans)
             state = state.apply(op)
             at += 1

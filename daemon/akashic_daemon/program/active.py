@@ -2,7 +2,7 @@
 
 An `ActiveCache` is a value. Visible tokens are kept as *spans*: runs whose index and position both go up by one, so a
 long history with few operations is a handful of spans. `version` tells copies apart: 0 is the KV as it was computed, r > 0
-the copy that the path's r-th Repos made because the token's position changed.
+the copy that the path's r-th Repos or Shift made because the token's position changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from akashic_daemon.program.path import Drop, Insert, Op, Path, Repos
+from akashic_daemon.program.path import Drop, Op, Path, Repos, Shift
 from akashic_daemon.program.ranges import Range, Ranges, intersect, normal, size, subtract
 
 
@@ -117,6 +117,8 @@ class ActiveCache:
             return self._drop(op)
         if isinstance(op, Repos):
             return self._repos(op)
+        if isinstance(op, Shift):
+            return self._shift(op)
         return ActiveCache(self.spans, self.next_index, self.next_position, self.repos_count, op.count, op.position)
 
     def _drop(self, op: Drop) -> ActiveCache:
@@ -134,21 +136,28 @@ class ActiveCache:
         version = self.repos_count + 1
         moved: list[Span] = []
         at, hole = 0, op.hole
-        for part in self._cut_at(op.hole_at) if hole else self.spans:
+        for part in cut_at(self.spans, op.hole_at) if hole else self.spans:
             if part.position >= op.hole_at:
                 at, hole = at + hole, 0
             moved.append(part if part.position == at else Span(part.first, part.length, at, version))
             at += part.length
         return ActiveCache(join(moved), self.next_index, at + hole, version)
 
-    def _cut_at(self, position: int) -> Iterator[Span]:
-        for span in self.spans:
-            if span.position < position < span.end:
-                border = span.first + position - span.position
-                yield span.cut(span.first, border)
-                yield span.cut(border, span.first + span.length)
-            else:
-                yield span
+    def _shift(self, op: Shift) -> ActiveCache:
+        version = self.repos_count + 1
+        moved: list[Span] = []
+        for part in cut_at(cut_at(self.spans, op.start), op.end):
+            if op.by and op.start <= part.position < op.end:
+                part = Span(part.first, part.length, part.position + op.by, version)  # noqa: PLW2901
+            assert not moved or moved[-1].end <= part.position, "a shift past visible tokens"
+            moved.append(part)
+        assert not moved or moved[0].position >= 0, "a shift below position 0"
+        end = moved[-1].end if moved else 0
+        return ActiveCache(join(moved), self.next_index, max(self.next_position, end), version)
+
+    def moved_by(self, op: Shift) -> int:
+        """Return how many tokens a shift would move."""
+        return sum(max(0, min(s.end, op.end) - max(s.position, op.start)) for s in self.spans)
 
     def room_at(self, position: int) -> int | None:
         """Return how many tokens an insertion at `position` may have: up to the next visible one; None is no limit."""
@@ -162,11 +171,22 @@ class ActiveCache:
         return size(intersect(self.indices, op.ranges))
 
 
+def cut_at(spans: Iterable[Span], position: int) -> Iterator[Span]:
+    """Yield the spans, the one across `position` in two."""
+    for span in spans:
+        if span.position < position < span.end:
+            border = span.first + position - span.position
+            yield span.cut(span.first, border)
+            yield span.cut(border, span.first + span.length)
+        else:
+            yield span
+
+
 def active_cache(path: Path) -> ActiveCache:
     """Return the active cache at the end of a path."""
     state = ActiveCache()
     for step in path.steps():
-        if isinstance(step, Drop | Repos | Insert):
+        if isinstance(step, Op):
             state = state.apply(step)
             continue
         count = len(step)
@@ -182,7 +202,7 @@ def has_tail_gap(path: Path) -> bool:
     """Tell if any token's position doesn't follow the highest one that it sees, as after dropping the tail."""
     state = ActiveCache()
     for step in path.steps():
-        if isinstance(step, Drop | Repos | Insert):
+        if isinstance(step, Op):
             state = state.apply(step)
             continue
         count = len(step)

@@ -19,8 +19,9 @@ from itertools import pairwise
 import numpy as np
 
 from akashic_daemon.program.active import ActiveCache, active_cache
-from akashic_daemon.program.path import Drop, Insert, Path, PlacedOp, Repos
+from akashic_daemon.program.path import Drop, Insert, Path, PlacedOp, Repos, Shift
 from akashic_daemon.program.ranges import Range, Ranges, normal, subtract
+from akashic_daemon.program.room import make_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ def align(
 ) -> Aligned | None:
     """Continue the trace's path so that exactly `target` is visible, its last entry being the open end of the prompt.
 
-    position_limit: renumber first when the next position plus reserve_tokens would pass it. may_move: whether Repos is
-    possible; None is returned when an edit would need it and it isn't, or nothing of the trace stays.
+    position_limit: renumber first when the next position plus reserve_tokens would pass it. may_move: whether tokens may
+    get other positions; None is returned when an edit needs that and they can't, or nothing of the trace stays.
     """
     return _Aligner(trace, target, same, reserve_tokens, position_limit, may_move).run()
 
@@ -321,7 +322,7 @@ class _Walk:
     def path(self) -> Path:
         return Path(self._tokens, tuple(self._ops))
 
-    def _apply(self, op: Drop | Repos | Insert) -> None:
+    def _apply(self, op: Drop | Repos | Shift | Insert) -> None:
         self._ops.append(PlacedOp(len(self._tokens), op))
         self.state = self.state.apply(op)
 
@@ -332,14 +333,13 @@ class _Walk:
         self._apply(Repos())
 
     def insert(self, previous: int | None, owner: int, tokens: array[int], may_move: bool) -> bool:
-        """Insert behind the token with index `previous`. False when that needs a Repos and there is none."""
+        """Insert behind the token with index `previous`. False when others must move for it and can't."""
         place = 0 if previous is None else _position(self.state, previous) + 1
         room = self.state.room_at(place)
         if room is not None and room < len(tokens):
             if not may_move:
                 return False
-            following = place + room
-            self._apply(Repos(following, len(tokens)))
+            self._apply(make_room(self.state, place, len(tokens) - room))
             place = 0 if previous is None else _position(self.state, previous) + 1
         self._apply(Insert(place, len(tokens)))
         self._append(tokens, array("i", [owner]) * len(tokens))

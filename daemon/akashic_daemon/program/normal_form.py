@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from akashic_daemon.program.active import ActiveCache
-from akashic_daemon.program.path import Drop, Insert, Op, Path, PlacedOp, Repos
+from akashic_daemon.program.path import Drop, Insert, Move, Op, Path, PlacedOp
 from akashic_daemon.program.ranges import intersect, union
 
 
@@ -11,7 +11,7 @@ def normal_form(path: Path) -> Path:
     """Return the path without what changes nothing: every token sees and stands as before.
 
     Drops lose what isn't visible, and vanish when nothing is left; drops that follow each other at one offset join; a
-    Repos that neither moves a token nor the next position vanishes. Idempotent.
+    Repos or Shift that neither moves a token nor the next position vanishes. Idempotent.
     """
     state, out, at = ActiveCache(), list[PlacedOp](), 0
     for placed in path.ops:
@@ -36,7 +36,7 @@ def _needed(op: Op, state: ActiveCache) -> Op | None:
     if isinstance(op, Drop):
         seen = intersect(state.indices, op.ranges)
         return Drop(seen) if seen else None
-    if isinstance(op, Repos):
+    if isinstance(op, Move):
         after = state.apply(op)
         stays = after.next_position == state.next_position and _places(after) == _places(state)
         return None if stays else op

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from akashic_daemon.program.path import Drop, Insert, Path, Repos
+from akashic_daemon.program.path import Drop, Insert, Path, Repos, Shift
 
 
 @dataclass(slots=True)
@@ -43,6 +43,9 @@ def run(path: Path) -> Oracle:
                         positions.pop(dropped, None)
             elif isinstance(op, Repos):
                 positions, next_position = _renumber(positions, op)
+            elif isinstance(op, Shift):
+                positions = {i: p + op.by if op.start <= p < op.end else p for i, p in positions.items()}
+                next_position = max(next_position, *(p + 1 for p in positions.values()), 0)
             elif isinstance(op, Insert):
                 insert_at, inserting = op.position, op.count
         if index == len(path.tokens):

@@ -2,7 +2,7 @@
 
 This is the low level: token indices, not messages. `message_ops` compiles what people ask for to it, `active` says what
 each token sees, `cache.index` finds how much of a path is computed. Sources: PAPERS section 3 (AKV: Append, Drop, Repos);
-Insert is ours and carries Replace.
+Insert and Shift are ours and carry Replace.
 
 Semantics. Tokens have trajectory indices 0..n-1 in the order in which they were appended. An operation at *offset* k
 takes effect after token k-1 was appended and before token k is. Appending gives a token the next position and lets it
@@ -11,6 +11,8 @@ attend to everything visible then.
 - `Drop(ranges)`: the tokens with these indices (all < k) stop being visible. No position changes, the next one neither.
 - `Repos(hole_at, hole)`: visible tokens get positions 0, 1, … in order of their positions; the next position follows.
   With `hole`, that many positions are left free before the tokens whose old position is at least `hole_at`.
+- `Shift(start, end, by)`: visible tokens at positions start <= p < end move by `by`, past no other. The next position stays,
+  unless one of them comes to stand there or later: then it follows that.
 - `Insert(position, count)`: the next `count` tokens stand at position, position + 1, … and attend only to what is
   visible *before* each of them. The next position of ordinary tokens is what it was, or the insertion's end if later.
 """
@@ -47,6 +49,15 @@ class Repos:
 
 
 @dataclass(frozen=True, slots=True)
+class Shift:
+    """Visible tokens at positions start <= p < end move by `by`; what they move over must be free."""
+
+    start: int
+    end: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
 class Insert:
     """The next `count` tokens stand at `position` on and see only what precedes them."""
 
@@ -54,7 +65,10 @@ class Insert:
     count: int
 
 
-Op = Drop | Repos | Insert
+Move = Repos | Shift
+"""Operations that give tokens other positions, and so make copies of their KV."""
+
+Op = Drop | Repos | Shift | Insert
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,8 @@ def op_to_json(placed: PlacedOp) -> dict[str, Any]:
         return {"op": "drop", "at": placed.offset, "ranges": [list(r) for r in op.ranges]}
     if isinstance(op, Repos):
         return {"op": "repos", "at": placed.offset, "hole_at": op.hole_at, "hole": op.hole}
+    if isinstance(op, Shift):
+        return {"op": "shift", "at": placed.offset, "start": op.start, "end": op.end, "by": op.by}
     return {"op": "insert", "at": placed.offset, "position": op.position, "count": op.count}
 
 
@@ -121,6 +137,8 @@ def op_from_json(data: Mapping[str, Any]) -> PlacedOp:
             return PlacedOp(at, Drop(normal((int(a), int(b)) for a, b in data["ranges"])))
         if data["op"] == "repos":
             return PlacedOp(at, Repos(int(data["hole_at"]), int(data["hole"])))
+        if data["op"] == "shift":
+            return PlacedOp(at, Shift(int(data["start"]), int(data["end"]), int(data["by"])))
         if data["op"] == "insert":
             return PlacedOp(at, Insert(int(data["position"]), int(data["count"])))
     except (KeyError, TypeError, ValueError) as error:

@@ -190,7 +190,7 @@ class CacheNode(Wire):
     last_used: orders nodes, higher is later. hidden_nodes: how many stand below but are too deep to be told.
     """
 
-    kind: Literal["run", "drop", "repos", "insert"]
+    kind: Literal["run", "drop", "repos", "shift", "insert"]
     tokens: int
     resident_tokens: int
     holders: int = 0
