@@ -127,20 +127,22 @@ def test_a_tool_call_comes_in_pieces_and_is_remembered_by_its_bytes(home: Path) 
 
 
 def test_why_the_server_computed_more_is_told(home: Path) -> None:
-    first, second = [user("one " * 50)], [user("one " * 50), assistant("a"), user("two " * 50)]
-    edited = [user("ONE " * 50), assistant("a"), user("two " * 50), assistant("a"), user("three")]
-    upstream = Upstream([says("a", prompt=60), says("a", prompt=120, cached=0), says("a", prompt=130, cached=0)])
+    first, second = [user("one " * 50)], [user("one " * 50), assistant("answer"), user("two " * 50)]
+    edited = [user("ONE " * 50), assistant("answer"), user("two " * 50), assistant("answer"), user("three")]
+    later = [*edited, assistant("answer"), user("four")]
+    tokens = ((60, 0), (120, 0), (130, 0), (170, 130))
+    upstream = Upstream([says(*"answer", prompt=prompt, cached=cached) for prompt, cached in tokens])
 
     async def check(service: Service) -> None:
         causes = []
-        for history in (first, second, edited):
+        for history in (first, second, edited, later):
             done = await answer(service, ask(*history, session="s"))
             assert done.reuse.miss is not None
             causes.append((done.reuse.miss.cause, done.reuse.miss.at_message))
-        assert causes == [("cold", None), ("evicted", None), ("text_differs", 0)]
+        assert causes == [("cold", None), ("evicted", None), ("text_differs", 0), ("tokenization_differs", 5)]
         told = await service.context.explanation("s", None)
         assert told.notes[-1].startswith("tokens of messages are estimates")
-        assert sum(s.tokens for s in told.segments) == pytest.approx(130, abs=len(edited))
+        assert sum(s.tokens for s in told.segments) == pytest.approx(170, abs=len(later))
 
     on_remote(home, upstream, check)
 

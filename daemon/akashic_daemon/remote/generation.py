@@ -14,9 +14,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from akashic_daemon.context_planner import Room
 from akashic_daemon.engine.host import KnownModel
 from akashic_daemon.errors import BadRequest, NotFound, Unsupported
-from akashic_daemon.context_planner import Room
 from akashic_daemon.program.wire import Asked, from_request
 from akashic_daemon.protocol.context import ExplainedSegment, Explanation
 from akashic_daemon.protocol.native import Miss, Reuse, SessionActivity, Timing
@@ -34,6 +34,7 @@ _BYTES_PER_TOKEN = 4.0
 _TOKENS_OF_MARKS = 4
 _LABEL_CHARS = 60
 _PLENTY = 1 << 20
+_KEPT_SESSIONS = 4096
 _ESTIMATED = "tokens of messages are estimates; the sums are the server's"
 _SILENT = "the server doesn't say what it reused"
 
@@ -89,6 +90,15 @@ class _Turn:
     started_s: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """chains: the digest after each message, the answer included."""
+
+    chains: tuple[ChainDigest, ...]
+    prompt_tokens: int
+    answer_tokens: int
+
+
 class RemoteGeneration:
     """Answers requests with models of other servers. Every method may raise AkashicError."""
 
@@ -105,8 +115,8 @@ class RemoteGeneration:
         self._make_client = client
         self._servers: dict[Endpoint, _Server] = {}
         self._ids = itertools.count(1)
-        self._before: dict[str, tuple[tuple[ChainDigest, ...], int]] = {}
-        """Per session: the digests of what was sent and answered last, and the tokens of both."""
+        self._before: dict[str, _Before] = {}
+        """What each session sent last, and was answered."""
         self._running: dict[str, tuple[_Turn, AnswerReader]] = {}
 
     async def close(self) -> None:
@@ -307,14 +317,20 @@ class RemoteGeneration:
         before = self._before.get(turn.session)
         if before is None:
             return Miss(cause="cold", at_token=reused, detail="the first request of this session to this server")
-        chains, tokens = before
         now = chain_all(turn.pruned.messages)
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(chains, now, strict=False)))
-        if same >= len(chains):
-            if reused >= tokens * 9 // 10:
+        pairs = zip(before.chains, now, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if same >= len(before.chains):
+            lost = before.prompt_tokens + before.answer_tokens - reused
+            if lost <= _TOKENS_OF_MARKS:
                 return None  # what is computed is what is new
+            if reused >= before.prompt_tokens - _TOKENS_OF_MARKS:
+                return Miss(
+                    cause="tokenization_differs", at_token=reused, at_message=same - 1, could_reuse=lost,
+                    detail="the server reads its own answer as other tokens than it sampled, or keeps no answers",
+                )  # fmt: skip
             return Miss(
-                cause="evicted", at_token=reused, could_reuse=max(0, tokens - reused),
+                cause="evicted", at_token=reused, could_reuse=lost,
                 detail="the text only grew; the server no longer had all of it, or another replica answered",
             )  # fmt: skip
         if turn.window_moved:
@@ -335,7 +351,10 @@ class RemoteGeneration:
         if finished is None:
             return
         sent = [*turn.pruned.messages, *([answer] if answer is not None else [])]
-        self._before[session] = (tuple(chain_all(sent)), finished.prompt_tokens + finished.completion_tokens)
+        self._before.pop(session, None)
+        self._before[session] = _Before(tuple(chain_all(sent)), finished.prompt_tokens, finished.completion_tokens)
+        if len(self._before) > _KEPT_SESSIONS:
+            del self._before[next(iter(self._before))]
         await self._sessions.add_explanation(session, self._explanation(model, turn, finished))
 
     def _explanation(self, model: KnownModel, turn: _Turn, finished: Finished) -> Explanation:
