@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
+from akashic_daemon.answering import Answering
 from akashic_daemon.config import MemorySection
 from akashic_daemon.context_planner import Room
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound
-from akashic_daemon.generation import Generation
 from akashic_daemon.memory.answers import Recalled, Remembered
 from akashic_daemon.memory.from_messages import is_recalled, said_of
 from akashic_daemon.memory_service import MemoryService
@@ -80,7 +80,7 @@ class ChatMemory:
         self,
         config: MemorySection,
         memory: MemoryService,
-        generation: Generation,
+        generation: Answering,
         sessions: SessionService,
         remembering: RememberingStore,
         thread: StoreThread,

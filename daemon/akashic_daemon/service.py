@@ -10,17 +10,17 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon import __version__
+from akashic_daemon.answering import Answering
 from akashic_daemon.chat_memory import ChatMemory
 from akashic_daemon.config import Settings
 from akashic_daemon.context_service import ContextService, Parts
 from akashic_daemon.embedding_service import EmbeddingService
-from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.host import (
     EngineFactory,
     ModelHost,
@@ -38,15 +38,15 @@ from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.protocol.archive import FORMAT, MAGIC, is_archive
 from akashic_daemon.protocol.tiers import Hinted, HintRequest, Prefetched, Pruned, PruneRequest
+from akashic_daemon.remote.client import Limits, RemoteClient
+from akashic_daemon.remote.endpoint import Endpoint
+from akashic_daemon.remote.generation import RemoteGeneration
 from akashic_daemon.response_service import ResponseService
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import (
     Finished,
     GenerationEvent,
     GenerationInput,
-    Started,
-    TextDelta,
-    ToolCallDelta,
 )
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.session_export import Homes, SessionExport
@@ -66,6 +66,7 @@ from akashic_daemon.tier_upkeep import TierUpkeep
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.volatile import VolatileLines
+from akashic_daemon.turns import sampling_of, turn_event
 from akashic_daemon.types import SystemClock
 
 logger = logging.getLogger("akashic.service")
@@ -76,7 +77,14 @@ _HEALTH_LIMIT_S = 30.0
 class Service:
     """The daemon's abilities. Every method may raise AkashicError."""
 
-    def __init__(self, settings: Settings, paths: Paths, *, engine_factory: EngineFactory | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        paths: Paths,
+        *,
+        engine_factory: EngineFactory | None = None,
+        remote_client: Callable[[Endpoint, Limits], RemoteClient] = RemoteClient,
+    ) -> None:
         self.settings = settings
         self.paths = paths
         self._config = settings.config
@@ -90,6 +98,7 @@ class Service:
             mover=self.tiers.mover if wanted else None,
         )
         self._host = ModelHost(self._loop, engine_factory or configured_engines(self._config, paths.weights_digests))
+        self._remote_client = remote_client
         self._thread = StoreThread()
         self.embeddings = EmbeddingService()
         local = LocalModel(
@@ -120,8 +129,11 @@ class Service:
         self.generation = Generation(
             self._config, self._loop, self._host, self.models, self.sessions, self._keeper
         )  # fmt: skip
+        limits = Limits(**self._config.remote.model_dump())
+        self._remote = RemoteGeneration(self.sessions, limits, client=self._remote_client)
+        self.answering = Answering(self.models, self.generation, self._remote)
         self.chat_memory = ChatMemory(
-            self._config.memory, self.memory, self.generation, self.sessions, RememberingStore(self._database),
+            self._config.memory, self.memory, self.answering, self.sessions, RememberingStore(self._database),
             self._thread,
         )  # fmt: skip
         self.upkeep = TierUpkeep(self.tiers, self._loop, self._host, self.generation.traces, self._counters)
@@ -135,14 +147,16 @@ class Service:
             self.tiers.start()
         self._loop.start()
         self._keeper.begin()
-        self.chat_memory.start()
         self.memory.start()
+        self.chat_memory.start()
         self._loading = asyncio.create_task(self._load_default())
 
     async def _load_default(self) -> None:
         try:
             default = await self.models.resolve(None)
-            if self._host.loaded is None and not self._host.waiting_count:  # nobody has asked for another yet
+            if default.remote is not None:
+                self._host.state = native.EngineStatus(model=default.name, state="ready", detail=default.remote.url)
+            elif self._host.loaded is None and not self._host.waiting_count:  # nobody has asked for another yet
                 await self._host.acquire(default)
                 await self._host.release()
             await asyncio.to_thread(load_policy, "none")  # makes the grammar's parser, a tenth of a second
@@ -164,6 +178,7 @@ class Service:
         if not await self._host.wait_unused(1.0):
             logger.warning("some answers were not stored: their requests did not end in a second")
         if self._database is not None:
+            await self._remote.close()
             await self._thread.settled()
             await self._thread.run(self._database.close)
         self._thread.close()
@@ -196,7 +211,7 @@ class Service:
     async def status(self) -> native.Status:
         """Say who runs, with what, and how full it is."""
         healthy, detail = await self.health()
-        activity = self._loop.activity()
+        activity = [*self._loop.activity(), *self._remote.activity()]
         serve = self._config.serve
         return native.Status(
             version=__version__,
@@ -226,7 +241,7 @@ class Service:
 
     async def stats(self) -> native.Stats:
         """Return a snapshot of the counters."""
-        activity = self._loop.activity()
+        activity = [*self._loop.activity(), *self._remote.activity()]
         stats = native.Stats(
             at_s=time.time(),
             uptime_s=time.time() - self._started_s,
@@ -293,7 +308,7 @@ class Service:
 
     async def count_tokens(self, request: GenerationInput) -> int:
         """Return the exact number of prompt tokens of a request."""
-        return await self.generation.count_tokens(self._without_volatile(request))
+        return await self.answering.count_tokens(self._without_volatile(request))
 
     def _without_volatile(self, request: GenerationInput) -> GenerationInput:
         if request.messages is None:
@@ -318,16 +333,16 @@ class Service:
         if scope is not None:
             await self.chat_memory.begin(session, scope)
         generation = GenerationInput(
-            messages=tuple(messages), sampling=_turn_sampling(request, chat.temperature), max_tokens=max_tokens,
+            messages=tuple(messages), sampling=sampling_of(request, chat.temperature), max_tokens=max_tokens,
             stop=tuple(request.stop), model=request.model, session=session, policy=request.policy,
             edit_reuse=request.edit_reuse, recalled=None if recall is None else recall.told,
         )  # fmt: skip
         started = False
         try:
-            async with aclosing(self.generation.continue_session(generation, window_start)) as events:
+            async with aclosing(self.answering.continue_session(generation, window_start)) as events:
                 async for event in events:
                     started = True
-                    yield _as_turn_event(event, session)
+                    yield turn_event(event, session)
         except AkashicError:
             if not started:
                 await self.sessions.take_back(session, messages[: -1 - len(before)])
@@ -461,42 +476,13 @@ class Service:
         window_start = await self.sessions.window_start(session)
         chat = self._config.chat
         generation = GenerationInput(
-            messages=tuple(messages), sampling=_turn_sampling(request, chat.temperature),
+            messages=tuple(messages), sampling=sampling_of(request, chat.temperature),
             max_tokens=request.max_tokens or chat.max_tokens, stop=tuple(request.stop), model=request.model,
             session=session, policy=request.policy, edit_reuse=request.edit_reuse,
         )  # fmt: skip
-        async with aclosing(self.generation.continue_session(generation, window_start)) as events:
+        async with aclosing(self.answering.continue_session(generation, window_start)) as events:
             async for event in events:
-                yield _as_turn_event(event, session)
-
-
-def _turn_sampling(request: native.TurnRequest, temperature: float) -> SamplingParams:
-    base = SamplingParams()
-    return SamplingParams(
-        temperature=temperature if request.temperature is None else request.temperature,
-        top_k=base.top_k if request.top_k is None else request.top_k,
-        top_p=base.top_p if request.top_p is None else request.top_p,
-        min_p=base.min_p if request.min_p is None else request.min_p,
-        seed=request.seed,
-    )
-
-
-def _as_turn_event(event: GenerationEvent, session: str) -> native.TurnEvent:
-    if isinstance(event, Started):
-        return native.TurnEvent(
-            kind="start", session=session, request=event.request, prompt_tokens=event.prompt_tokens, reuse=event.reuse
-        )
-    if isinstance(event, TextDelta):
-        return native.TurnEvent(kind="text", text=event.text)
-    if isinstance(event, ToolCallDelta):
-        return native.TurnEvent(kind="text", text=event.arguments)
-    if isinstance(event, Finished):
-        return native.TurnEvent(
-            kind="done", session=session, text=event.text, prompt_tokens=event.prompt_tokens,
-            completion_tokens=event.completion_tokens, finish_reason=event.finish_reason,
-            reuse=event.reuse, timing=event.timing,
-        )  # fmt: skip
-    return native.TurnEvent(kind="progress", prefilled_tokens=event.prefilled_tokens, prompt_tokens=event.prompt_tokens)
+                yield turn_event(event, session)
 
 
 def _resident_bytes() -> int:

@@ -78,6 +78,7 @@ def test_migrations_that_were_released_never_change() -> None:
         "6e618dc6f0e2fd34",
         "021a91fb94ef32fc",
         "eaeb2eed3f472ea1",
+        "bee2858b886bf197",
     ]
 
 

@@ -139,5 +139,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             message_count INTEGER NOT NULL DEFAULT 0
         )""",
     ),
+    (
+        # What a remote model is reached by; its path is the URL.
+        "ALTER TABLE models ADD COLUMN remote TEXT",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""

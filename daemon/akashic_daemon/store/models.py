@@ -1,4 +1,4 @@
-"""Registered model files. The embedded model isn't here: it is found where its package is installed."""
+"""Registered models: files, and places on other servers. The embedded one isn't here: it is found where its package is."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from akashic_daemon.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A name for a file."""
+    """A name for a file, or for a model of another server: `path` is a URL then, and `remote` says how it is reached."""
 
     name: str
     path: str
     size_bytes: int
     mtime_ns: int
     is_default: bool
+    remote: str | None = None
 
 
 class ModelRegistry:
@@ -29,8 +30,10 @@ class ModelRegistry:
     def all(self) -> list[ModelRow]:
         """Return all rows by name."""
         with self._database.reading() as c:
-            rows = c.execute("SELECT name, path, size_bytes, mtime_ns, is_default FROM models ORDER BY name").fetchall()
-        return [ModelRow(n, p, s, m, bool(d)) for n, p, s, m, d in rows]
+            rows = c.execute(
+                "SELECT name, path, size_bytes, mtime_ns, is_default, remote FROM models ORDER BY name"
+            ).fetchall()
+        return [ModelRow(n, p, s, m, bool(d), r) for n, p, s, m, d, r in rows]
 
     def get(self, name: str) -> ModelRow:
         """Return one row. Raises NotFound that names the nearest one."""
@@ -40,7 +43,9 @@ class ModelRegistry:
                 return row
         raise _unknown(name, [r.name for r in rows])
 
-    def add(self, name: str, path: str, size_bytes: int, mtime_ns: int, default: bool) -> None:
+    def add(
+        self, name: str, path: str, size_bytes: int, mtime_ns: int, default: bool, remote: str | None = None
+    ) -> None:
         """Register a file, or the same name and path again. Raises Conflict when the name stands for another file."""
         with self._database.transaction() as c:
             row = c.execute("SELECT path FROM models WHERE name = ?", (name,)).fetchone()
@@ -52,9 +57,9 @@ class ModelRegistry:
             if default:
                 c.execute("UPDATE models SET is_default = 0")
             c.execute(
-                "INSERT INTO models VALUES (?, ?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET "
+                "INSERT INTO models VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET remote = excluded.remote, "
                 "size_bytes = excluded.size_bytes, mtime_ns = excluded.mtime_ns, is_default = max(is_default, excluded.is_default)",
-                (name, path, size_bytes, mtime_ns, int(default)),
+                (name, path, size_bytes, mtime_ns, int(default), remote),
             )
 
     def set_default(self, name: str | None) -> None:
