@@ -29,8 +29,11 @@ BUDGET = 600_000
 
 @contextmanager
 def small_extents() -> Iterator[None]:
-    """Let extents be of few records."""
-    with mock.patch("akashic_daemon.tiers.ssd.open_block_store", partial(open_block_store, extent_bytes=40_000)):
+    """Let extents be of few records, and compaction pause after every other record."""
+    with (
+        mock.patch("akashic_daemon.tiers.ssd.open_block_store", partial(open_block_store, extent_bytes=40_000)),
+        mock.patch("akashic_daemon.store.blocks.compaction.SLICE_BYTES", 12_000),
+    ):
         yield
 
 

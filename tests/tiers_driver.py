@@ -89,11 +89,7 @@ class InlineMover(Mover):
 
     def start(self) -> None:
         """Open the SSD tier."""
-        if self._open_ssd is not None:
-            try:
-                self._ssd = self._open_ssd()
-            except AkashicError as error:
-                self.problem = error
+        self._open()
 
     def _guarded(self, work: Callable[[], object]) -> None:
         work()

@@ -1,10 +1,10 @@
 """Memory of a daemon that serves 1,000 mixed requests under small budgets.
 
-    PYTHONPATH=tests python tests/bench/tiers_memory.py [--requests 1000] [--model] [--ram 32MB] [--ssd 64MB]
+    PYTHONPATH=tests python tests/bench/tiers_memory.py [--requests 1000] [--model] [--ram SIZE] [--ssd SIZE] [--cells N]
 
 Twelve clients at once: sessions that grow, branches, edits with and without cache operations, requests that are given up,
-long and short ones. Without --model the engine is the fake one, whose KV is padded to a real model's size. Prints the
-resident memory at its peak in each hundred. Ends with 1 when that is more than the RAM tier's budget and 250 MB above what
+long and short ones. Without --model the engine is the fake one, whose KV is padded to a real model's size; with it prompts,
+answers and budgets are small, so that all of it takes less than 12 minutes on two cores. Prints the resident memory at its peak in each hundred. Ends with 1 when that is more than the RAM tier's budget and 250 MB above what
 the daemon takes with its model loaded, or when the last 200 requests' peak is 20 MB above that of the requests 200 to 400.
 """
 
@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -83,14 +84,27 @@ class Padded(FakeEngine):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long clients' histories get, in characters, their messages, in repetitions of TEXT, and answers, in tokens."""
+
+    history: int
+    usual: int
+    long: int
+    answer: int
+
+
+FOR_MODEL = Lengths(history=500, usual=1, long=3, answer=2)
+
+
 class Client:
     """One client: sessions that grow and are edited at will."""
 
-    def __init__(self, number: int, longest: int, max_tokens: int) -> None:
+    def __init__(self, number: int, lengths: Lengths) -> None:
         self.chance = random.Random(number)
         self.name = f"c{number}"
         self.turn = 0
-        self.longest, self.max_tokens = longest, max_tokens
+        self.lengths = lengths
         self.messages: list[Message] = []
 
     def words(self, most: int) -> str:
@@ -102,18 +116,20 @@ class Client:
         chance, messages = self.chance, self.messages
         roll = chance.random()
         ops: tuple[dict[str, Any], ...] = ()
-        if sum(len(m.content) for m in messages) > self.longest or roll < 0.05:
+        if sum(len(m.content) for m in messages) > self.lengths.history or roll < 0.05:
             messages.clear()
             self.turn += 1
         elif roll < 0.15 and len(messages) > 2:
             del messages[chance.randrange(1, len(messages)) :]
         elif roll < 0.25 and len(messages) > 3:
             del messages[chance.randrange(1, len(messages) - 1)]
-        messages.append(Message(Role.USER, self.words(4 if chance.random() < 0.8 else 12)))
+        messages.append(
+            Message(Role.USER, self.words(self.lengths.usual if chance.random() < 0.8 else self.lengths.long))
+        )
         if roll > 0.9 and len(messages) > 3:
             ops = ({"op": "drop", "messages": [chance.randrange(len(messages) - 1)]},)
         return GenerationInput(
-            messages=tuple(messages), max_tokens=chance.randint(1, self.max_tokens), session=f"{self.name}-{self.turn}",
+            messages=tuple(messages), max_tokens=chance.randint(1, self.lengths.answer), session=f"{self.name}-{self.turn}",
             edit_reuse="drop" if chance.random() < 0.5 else None, cache_ops=ops,
         )  # fmt: skip
 
@@ -134,6 +150,11 @@ class Client:
             self.messages.clear()
         if text:
             self.messages.append(Message(Role.ASSISTANT, text))
+
+
+def always(*_: object) -> bool:
+    """Say yes; a mock would remember each call, and every block with it."""
+    return True
 
 
 def resident_bytes() -> int:
@@ -166,8 +187,8 @@ async def run(options: argparse.Namespace, home: Path) -> int:
         await asyncio.sleep(0.05)
     counts: Counter[str] = Counter()
     loaded_bytes = resident_bytes()
-    longest = options.cells * 2 // 3 if is_fake else options.cells * 2
-    clients = [Client(n, longest, 12) for n in range(CLIENTS)]
+    lengths = Lengths(options.cells * 2 // 3, 4, 12, 12) if is_fake else FOR_MODEL
+    clients = [Client(n, lengths) for n in range(CLIENTS)]
     peaks: list[int] = []
     asked, started_s = 0, time.monotonic()
 
@@ -210,14 +231,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--model", action="store_const", const="embedded", default=None, help="use SmolLM2")
-    parser.add_argument("--ram", default="32MB")
-    parser.add_argument("--ssd", default="64MB")
-    parser.add_argument("--cells", type=int, default=1500)
+    parser.add_argument("--ram", help="32MB; 8MB with --model")
+    parser.add_argument("--ssd", help="64MB; 16MB with --model")
+    parser.add_argument("--cells", type=int, help="1500; 500 with --model")
     options = parser.parse_args()
+    is_fake = options.model is None
+    options.ram = options.ram or ("32MB" if is_fake else "8MB")
+    options.ssd = options.ssd or ("64MB" if is_fake else "16MB")
+    options.cells = options.cells or (1500 if is_fake else 500)
     with tempfile.TemporaryDirectory(prefix="ak-") as folder, ExitStack() as stack:
         if options.model is None:  # the fake engine computes so fast that nothing would be worth moving
-            stack.enter_context(mock.patch.object(Costs, "reload_pays", return_value=True))
-            stack.enter_context(mock.patch.object(Exporter, "_is_worth_disk", return_value=True))
+            stack.enter_context(mock.patch.object(Costs, "reload_pays", always))
+            stack.enter_context(mock.patch.object(Exporter, "_is_worth_disk", always))
         return asyncio.run(run(options, Path(folder)))
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
+import pytest
+
+from akashic_daemon.errors import StoreUnwritable
+from akashic_daemon.store.blocks import compaction
 from akashic_daemon.store.blocks.check import check
 from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.record import Compacted, Found, Miss, MissReason
-from block_stores import WatchedFiles, open_store, record
+from block_stores import CountingFiles, WatchedFiles, open_store, record
 
 
 def test_a_full_store_compacts_step_by_step_within_its_budget(tmp_path: Path) -> None:
@@ -66,4 +71,56 @@ def test_an_extent_without_a_live_record_goes_with_the_last_of_them(tmp_path: Pa
     assert len(list((tmp_path / "extents").iterdir())) == 1
     assert store.put([record("a0", group="a")]).stored == 1
     assert isinstance(store.get("a0"), Found)
+    store.close()
+
+
+def test_between_slices_everything_can_be_read_and_what_is_found_damaged_then_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 11_000)
+    store = open_store(tmp_path)
+    store.put([record(f"k{i}", sequence=i) for i in range(8)])
+    store.delete(["k3"])
+    file = tmp_path / "extents" / "0001.ext"
+    raw = bytearray(file.read_bytes())
+    raw[-100] ^= 1
+    file.write_bytes(raw)
+    seen: list[list[str]] = []
+
+    def pause() -> None:
+        seen.append([k for k in (f"k{i}" for i in range(7)) if isinstance(store.get(k), Found)])
+        assert isinstance(store.get("k7"), Miss)
+
+    store.pause = pause
+    done = compact(store)
+    assert seen == [["k0", "k1", "k2", "k4", "k5", "k6"]] * 3
+    assert (done.moved_bytes, done.quarantined, done.extents_after) == (6 * 5056, 0, 1)
+    assert store.stats().quarantined_now == 1
+    assert check(store) == []
+    store.close()
+
+
+def test_a_disk_that_fails_between_slices_leaves_every_record_where_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 11_000)
+    files = CountingFiles()
+    store = open_store(tmp_path, files=files)
+    store.put([record(f"k{i}", sequence=i) for i in range(8)])
+    store.delete(["k3"])
+    pauses = itertools.count(1)
+
+    def pause() -> None:
+        if next(pauses) == 2:
+            files.fail_at = files.fail_at or 3
+
+    store.pause = pause
+    with pytest.raises(StoreUnwritable):
+        compact(store)
+    assert files.failed == 1
+    assert check(store) == []
+    assert all(isinstance(store.get(f"k{i}"), Found) for i in range(8) if i != 3)
+    compact(store)
+    assert store.stats().dead_bytes == 0
+    assert check(store) == []
     store.close()

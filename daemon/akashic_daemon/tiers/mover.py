@@ -151,12 +151,7 @@ class Mover:
 
     def _run(self) -> None:
         lower_priority()
-        if self._open_ssd is not None:
-            try:
-                self._ssd = self._open_ssd()
-            except AkashicError as error:
-                self.problem = error
-                logger.error("going on without the SSD tier: %s", error)
+        self._open()
         while True:
             _, _, work = self._jobs.get()
             if work is None:
@@ -166,6 +161,33 @@ class Mover:
             self._guarded(self._write_batch)
         if self._ssd is not None:
             self._ssd.close()
+
+    def _open(self) -> None:
+        """Open the SSD tier, or say why there is none."""
+        if self._open_ssd is None:
+            return
+        try:
+            self._ssd = self._open_ssd()
+        except AkashicError as error:
+            self.problem = error
+            logger.error("going on without the SSD tier: %s", error)
+        else:
+            self._ssd.pause_with(self._serve_waiting)
+
+    def _serve_waiting(self) -> None:
+        """In the middle of a longer job, do what a request or the engine waits for: reads, and blocks that were exported."""
+        later = []
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job[0] in (Priority.FETCH, Priority.STORE) and job[2] is not None:
+                self._guarded(job[2])
+            else:
+                later.append(job)
+        for job in later:
+            self._jobs.put(job)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Do a job; a bug of ours in it must not end the thread, or every later session would be cold.

@@ -141,6 +141,10 @@ class SsdTier:
         """Why the disk didn't take a block lately, or didn't give one; None again after it did."""
         return self._write_error or self._read_error
 
+    def pause_with(self, pause: Callable[[], None]) -> None:
+        """Have `pause` called in the middle of long work; it may `read`, and do nothing else here."""
+        self._store.pause = pause
+
     # -- writing -----------------------------------------------------------------------------------------------
 
     def write(self, blocks: Sequence[Outgoing], *, keep: Collection[str] = ()) -> Written:

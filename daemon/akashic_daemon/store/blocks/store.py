@@ -64,6 +64,8 @@ class BlockStore:
         self.notes = Notes()
         self.unavailable: AkashicError | None = None
         """Why the last attempt to use the disk failed; None again after one that went well."""
+        self.pause: Callable[[], None] = lambda: None
+        """Called in the middle of long work, where others may read: nothing else may be done to the store in it."""
         self._lost: list[str] = []
         self._lock_fd = lock_fd
         with database.reading() as c:
