@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import glob
 import logging
 import os
+import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +32,7 @@ INCLUDE = ("*.jsonl",)
 QUIET_S = 30.0
 """After so long without a line, a message that could still go on counts as whole."""
 _LOOK_S = 2.0
+_NUMBER = re.compile(r"\.\d{1,6}\Z")
 _MOST_FOLLOWERS = 256
 
 Key = tuple[int, int]
@@ -59,27 +62,34 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What is watched: folders with all below them, and single files. include: patterns of names in folders."""
+    """What is watched: folders with all below them, and single files. include: patterns of names in folders.
+
+    A name with a number behind it (`s.jsonl.1`) is an older log of that name: one that was begun and renamed while nobody
+    looked is known by nothing else.
+    """
 
     roots: tuple[Path, ...]
     include: tuple[str, ...] = INCLUDE
 
     def has(self, path: Path) -> bool:
         """Tell if a file is one of those to read."""
-        if path in self.roots:
+        whole = path.with_name(_NUMBER.sub("", path.name) or path.name)
+        if path in self.roots or whole in self.roots:
             return True
-        return any(fnmatch.fnmatch(path.name, p) for p in self.include) and any(r in path.parents for r in self.roots)
+        return self._is_log(path.name) and any(root in path.parents for root in self.roots)
 
     def files(self) -> Iterator[Path]:
         """Walk all of them; what can't be entered is passed over."""
         for root in self.roots:
             if not root.is_dir():
-                yield root
+                beside = root.parent.glob(f"{glob.escape(root.name)}.*")
+                yield from (root, *(path for path in beside if self.has(path)))
                 continue
             for folder, _, names in os.walk(root):
-                for name in sorted(names):
-                    if any(fnmatch.fnmatch(name, pattern) for pattern in self.include):
-                        yield Path(folder, name)
+                yield from (Path(folder, name) for name in names if self._is_log(name))
+
+    def _is_log(self, name: str) -> bool:
+        return any(fnmatch.fnmatch(_NUMBER.sub("", name), pattern) for pattern in self.include)
 
 
 class MemoryWatch:
@@ -195,10 +205,15 @@ class _Looking:
             self._followers.pop(key, None)
 
     def _all(self) -> dict[Path, None]:
-        """Return the files that aren't known to be read to their ends as they stand."""
-        # Renamed ones first: what is in them was said before what is in those that have their names now.
-        paths = [*self._under_other_names, *self._where.files()]
-        return {path: None for path in paths if self._read_as.get(path) != _state_of(path)}
+        """Return the files that aren't known to be read to their ends as they stand, the one written first before others.
+
+        So a log is read before the one that has its name now.
+        """
+        paths = dict.fromkeys([*self._under_other_names, *self._where.files()])
+        states = {path: state for path in paths if (state := _state_of(path)) is not None}
+        unread = [path for path, state in states.items() if self._read_as.get(path) != state]
+        gone = [path for path in self._read_as if path not in states]
+        return dict.fromkeys([*gone, *sorted(unread, key=lambda path: (states[path].changed_ns, path))])
 
     def _of_ours(self, paths: Sequence[Path]) -> dict[Path, None]:
         return {path: None for path in paths if self._where.has(path) or path in self._under_other_names}

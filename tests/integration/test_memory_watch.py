@@ -215,6 +215,20 @@ async def test_a_renamed_log_is_read_to_its_end_before_the_new_one(tmp_path: Pat
 
 
 @awaited
+async def test_a_log_that_was_begun_and_renamed_while_nobody_looked_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    append(log, user(1))
+    async with memory(tmp_path / "h") as service:
+        await read_all(service, tmp_path)
+    for number in (2, 3):
+        log.rename(tmp_path / f"s.jsonl.{number - 1}")
+        append(log, user(number))
+    async with memory(tmp_path / "h") as service:
+        await read_all(service, log)
+        assert await texts(service) == wishes([1, 2, 3])
+
+
+@awaited
 async def test_a_log_that_was_cut_is_read_from_its_start_and_that_is_told(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), user(2))

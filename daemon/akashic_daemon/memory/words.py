@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from akashic_daemon.memory.porter import stem
 
@@ -18,6 +19,8 @@ _CARRY_NOTHING = """
     we were what when where which while who whom why will with would you your yours d m let get got
 """
 STOPWORDS = frozenset(_CARRY_NOTHING.split())
+_KNOWN = 1024
+_LONGEST_KNOWN = 4096
 LONGEST_TERM = 64
 """Longer words are cut: base64 and minified code are no words, but their beginning may be asked for."""
 
@@ -30,6 +33,16 @@ _APOSTROPHE = re.compile(r"(?<=\w)['’](?:s|t|re|ve|ll|d|m)\b")
 
 def terms(text: str) -> list[str]:
     """Return the terms of a text in order, repeats kept."""
+    return list(_known(text)) if len(text) <= _LONGEST_KNOWN else _terms(text)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _known(text: str) -> tuple[str, ...]:
+    """Return the terms of a turn: while it is taken in, its terms are asked for several times."""
+    return tuple(_terms(text))
+
+
+def _terms(text: str) -> list[str]:
     if text.isascii():
         return [stem(word) for word in _ascii_words(text.lower()) if word not in STOPWORDS]
     found: list[str] = []
