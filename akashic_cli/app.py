@@ -17,6 +17,7 @@ from akashic_cli.commands import (
     doctor,
     explain,
     launch,
+    mem,
     model,
     policy,
     serve,
@@ -62,6 +63,7 @@ app.add_typer(session.app, name="session")
 app.add_typer(ctx.app, name="ctx")
 app.command("explain")(explain.explain)
 app.add_typer(cache.app, name="cache")
+app.add_typer(mem.app, name="mem")
 app.add_typer(policy.app, name="policy")
 app.command("stats")(stats.stats)
 app.add_typer(bench.app, name="bench")

@@ -35,6 +35,19 @@ FormatOption = Annotated[
     typer.Option("--format", metavar="NAME", help="Format of the transcript; recognised by its content when absent."),
 ]
 
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of memory: user, project:NAME or session:NAME [memory.namespace].",
+    ),
+]
+NamespacesOption = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", metavar="NAME", help="Only this namespace; may be repeated. All when absent."),
+]
+
 HostOption = Annotated[str | None, typer.Option("--host", help="Loopback address for TCP [serve.host].")]
 PortOption = Annotated[
     int | None, typer.Option("--port", help="TCP port; 0 means Unix socket only [serve.port].", min=0, max=65535)

@@ -1,8 +1,9 @@
-"""Sizes and durations as people type them."""
+"""Sizes, durations and moments as people type them."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Annotated
 
@@ -19,6 +20,22 @@ def parse_duration(text: str) -> float:
     if match is None or unit is None:
         raise ValueError(f"no duration: {text!r}; write a number with ms, s, min, h, d or w, e.g. 20s or 7d")
     return float(match[1]) * unit
+
+
+def parse_moment(text: str) -> float:
+    """Return a moment in seconds since the epoch; a day is its beginning here. Raises ValueError that says how to write one."""
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        raise ValueError(
+            f"no moment: {text!r}; write a day or a time, e.g. 2026-03-01 or 2026-03-01T14:30, or how long ago, e.g. 7d"
+        ) from None
 
 
 def parse_bytes(text: str) -> int:
@@ -70,4 +87,21 @@ ExpectOption = Annotated[
         parser=_typed(parse_duration),
         help="How long the tool takes, e.g. 20s; 30s if absent.",
     ),
+]
+AfterOption = Annotated[
+    float | None,
+    typer.Option(
+        "--after",
+        metavar="WHEN",
+        parser=_typed(parse_moment),
+        help="What was said then or later: a day, a time, or how long ago, e.g. 7d.",
+    ),
+]
+BeforeOption = Annotated[
+    float | None,
+    typer.Option("--before", metavar="WHEN", parser=_typed(parse_moment), help="What was said before that."),
+]
+AtOption = Annotated[
+    float | None,
+    typer.Option("--at", metavar="WHEN", parser=_typed(parse_moment), help="When it was said; now if absent."),
 ]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from akashic_cli.client import Client
+from akashic_cli.client import Client, segment
 from akashic_cli.render.output import err, say
 from akashic_daemon.errors import AkashicError, UsageError
+from akashic_daemon.protocol.memory import Remembered
 from akashic_daemon.protocol.native import ImportedSession, ImportEvent
 
 CHUNK_BYTES = 1 << 18
@@ -56,7 +57,7 @@ def upload(client: Client, source: Source, *, transcript_format: str | None, nam
             sent_bytes += count_bytes
             bar.update(task, completed=sent_bytes)
 
-        content = _chunks(source, advance)
+        content = chunks_of(source, advance)
         with client.stream("POST", "/import", content=content, params=params) as events:
             for raw in events:
                 event = ImportEvent.model_validate(raw)
@@ -73,13 +74,24 @@ def upload(client: Client, source: Source, *, transcript_format: str | None, nam
     return done
 
 
-def _chunks(source: Source, sent: Callable[[int], None]) -> Iterator[bytes]:
+def chunks_of(source: Source, sent: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
+    """Give a source's bytes; `sent` hears how many went out."""
     if source.head:
         yield source.head
         sent(len(source.head))
     while chunk := source.file.read(CHUNK_BYTES):
         yield chunk
         sent(len(chunk))
+
+
+def remember(client: Client, session: str, namespace: str | None) -> Remembered:
+    """Take a stored session into long-term memory."""
+    body = {} if namespace is None else {"namespace": namespace}
+    with client.stream("POST", f"/memory/sessions/{segment(session)}", body=body) as answers:
+        answer = next(iter(answers), None)
+    if answer is None:
+        raise AkashicError(f"remembering session {session}: the answer has no result", hint="`akashic daemon logs`")
+    return Remembered.model_validate(answer)
 
 
 def say_problems(event: ImportEvent) -> None:

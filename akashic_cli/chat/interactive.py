@@ -12,6 +12,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
+from akashic_cli.chat.memory import start_line
 from akashic_cli.chat.oneshot import answer_view
 from akashic_cli.chat.turn import Answer, new_session_name, policy_line, run_turn, say_cost
 from akashic_cli.client import Client, segment
@@ -34,6 +35,7 @@ def converse(client: Client, template: TurnRequest, session: str | None) -> None
     """Read questions and answer them until the person leaves."""
     talk = Conversation(client, template, session or new_session_name())
     say(f"session {talk.session}; /help shows what is possible")
+    say(start_line(template.memory))
     reader = _reader()
     while True:
         # Around the whole round: Ctrl-C may come just when an answer has ended and no line is read yet.

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from akashic_cli.chat.memory import start_line
 from akashic_cli.chat.turn import Answer, new_session_name, policy_line, run_turn, say_cost
 from akashic_cli.client import Client
 from akashic_cli.render.output import print_json, say
@@ -29,6 +30,8 @@ def ask(
         session = main_session(done, source.label).session
     is_named = session is not None
     answer = Answer(session or new_session_name())
+    if not is_named or source is not None:
+        say(start_line(request.memory))
     try:
         if as_json:
             run_turn(client, request, answer, lambda _: None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from akashic_cli.chat.memory import memory_lines
 from akashic_cli.client import Client, segment
 from akashic_cli.render.output import err, say
 from akashic_cli.render.units import count, duration, rate
@@ -105,6 +106,7 @@ def notes(done: TurnEvent) -> list[str]:
             f"warning: the history is longer than the window; {count(reuse.left_out_messages)} messages "
             f"({count(reuse.left_out_tokens)} tokens) were left out"
         )
+    lines += memory_lines(reuse.memory)
     lines += [f"note: {note}" for note in reuse.notes]
     if done.finish_reason == "length":
         lines.append("note: the answer was cut at its longest; --max-tokens makes it longer")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from akashic_cli import complete
-from akashic_cli.options import FormatOption, HomeOption, JsonOption, NoAutostartOption
+from akashic_cli.options import FormatOption, HomeOption, JsonOption, NamespaceOption, NoAutostartOption
 
 
 def chat(
@@ -40,6 +40,13 @@ def chat(
         str | None,
         typer.Option("--policy", metavar="POLICY", help="Cache policy of the session from here on [chat.policy]."),
     ] = None,
+    memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--memory/--no-memory", help="Recall what was said in other sessions, and remember this one [memory.chat]."
+        ),
+    ] = None,
+    namespace: NamespaceOption = None,
     transcript_format: FormatOption = None,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
@@ -48,8 +55,10 @@ def chat(
     """Ask a question, or talk.
 
     What is piped in on stdin, a transcript in any known format or plain text, becomes the history before PROMPT.
-    Plain text without PROMPT is the question itself.
+    Plain text without PROMPT is the question itself. With memory on, what doesn't fit the window goes there, and what fits
+    the question is recalled.
     """
+    from akashic_cli.chat.memory import memory_ask
     from akashic_cli.chat.stdin import find_input
     from akashic_cli.client import connect, require_healthy
     from akashic_daemon.errors import UsageError
@@ -66,6 +75,7 @@ def chat(
         temperature=temperature,
         seed=seed,
         policy=policy,
+        memory=memory_ask(memory, namespace),
     )
     client, status = connect(autostart=not no_autostart)
     with client:
