@@ -11,9 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from functools import partial
 from typing import TypeVar
 
+from akashic_daemon.errors import AkashicError, StoreError
 from akashic_daemon.memory import cards, chunks, ingest, recall, transfer
 from akashic_daemon.memory.answers import (
     ChunkCard,
+    ExtentView,
     Forgetting,
     Found,
     History,
@@ -24,13 +26,14 @@ from akashic_daemon.memory.answers import (
 )
 from akashic_daemon.memory.compactors import Compactor, Extractive
 from akashic_daemon.memory.embedder import Embedder
+from akashic_daemon.memory.extents import open_extents
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.selection import select
 from akashic_daemon.memory.worker import Worker
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.store.memory.marks import WatchMark
 from akashic_daemon.store.memory.rows import Chunk
-from akashic_daemon.store.memory.store import MemoryStore, open_memory_store
+from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.types import Clock, SystemClock
 
@@ -63,6 +66,7 @@ class MemoryService:
         self._thread = StoreThread()
         self._opening = asyncio.Lock()
         self._memory: Memory | None = None
+        self._extents_problem: str | None = None
         self.worker = Worker(self._run, compactor or Extractive(), is_idle)
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -82,7 +86,7 @@ class MemoryService:
         await self.worker.stop()
         async with self._opening:
             if self._memory is not None:
-                await self._thread.run(self._memory.store.close)
+                await self._thread.run(partial(_close, self._memory))
                 self._memory = None
             self._thread.close()
 
@@ -91,14 +95,20 @@ class MemoryService:
         async with self._opening:
             if self._memory is None:
                 embedder = await self._embedder()
-                store = await self._thread.run(self._open)
-                self._memory = Memory(store, embedder)
+                self._memory = await self._thread.run(lambda: self._open(embedder))
         memory = self._memory
         return await self._thread.run(lambda: work(memory))
 
-    def _open(self) -> MemoryStore:
+    def _open(self, embedder: Embedder) -> Memory:
         ensure_private_dir(self._paths.store_dir)
-        return open_memory_store(self._paths.memory_database, self._clock)
+        memory = Memory(open_memory_store(self._paths.memory_database, self._clock), embedder)
+        try:
+            memory.extents = open_extents(self._paths.memory_extents, self._clock)
+        except AkashicError as error:
+            # All of it stands in the database: only the layout on the disk is missing.
+            self._extents_problem = f"chunks of memory don't stand in extents: {error.message}"
+            logger.warning("%s", self._extents_problem)
+        return memory
 
     # -- in ----------------------------------------------------------------------------------------------------
 
@@ -184,6 +194,12 @@ class MemoryService:
         """Return all that is known of a chunk. Raises NotFound."""
         return await self._run(lambda memory: cards.card(memory, id))
 
+    async def extents(self, *, namespaces: Sequence[str] | None = None) -> list[ExtentView]:
+        """Return which chunks lie in which extent. Chunks that wait, and small ones, are in none."""
+        if not self.is_used:
+            return []
+        return await self._run(lambda memory: cards.extents(memory, _spaces(memory, namespaces)))
+
     async def history(self, id: str) -> History:  # noqa: A002 - the word users know
         """Return where a turn, a chunk or a record comes from, and how records stand. Raises NotFound, BadRequest."""
         return await self._run(lambda memory: cards.history(memory, id))
@@ -195,23 +211,29 @@ class MemoryService:
         return await self._run(
             lambda memory: MemoryStats(
                 tuple(cards.stats(memory)), memory.store.size_bytes(), memory.index_bytes, self.worker.compactor.name,
-                self.worker.model_tokens, self.problems(),
+                self.worker.model_tokens, self.problems(), *cards.extent_figures(memory),
             )
         )  # fmt: skip
 
     def problems(self) -> tuple[str, ...]:
         """Say what of memory's upkeep doesn't work, a sentence each."""
-        return () if self.worker.problem is None else (self.worker.problem,)
+        return tuple(problem for problem in (self._extents_problem, self.worker.problem) if problem is not None)
 
     # -- upkeep ------------------------------------------------------------------------------------------------
 
     async def forget(self, selector: Selector, *, dry_run: bool = True) -> Forgetting:
         """Remove what a selector means with all that was derived from it, or say what would go.
 
-        When it returns no file of memory has the text. Raises NotFound for an id that doesn't exist.
+        When it returns no file of memory has the text. Raises NotFound for an id that doesn't exist, StoreError when
+        there are copies that can't be reached: then nothing is forgotten.
         """
 
         def work(memory: Memory) -> Forgetting:
+            if memory.extents is None and not dry_run:
+                raise StoreError(
+                    f"forgetting: nothing was forgotten, because {self._extents_problem}",
+                    hint=f"remove the folder {self._paths.memory_extents} and restart the daemon: it is made anew",
+                )
             ids = select(memory, selector)
             turns = tuple(memory.store.turns(ids).values())
             gone = memory.store.plan_forgetting(ids) if dry_run else memory.forget(ids)
@@ -231,8 +253,9 @@ class MemoryService:
         self.worker.wake()
 
     async def compact(self) -> MemoryStats:
-        """Reconcile now all that waits for it, and return freed pages of the database to the disk."""
+        """Reconcile now all that waits for it, lay chunks anew where it is due, and give freed pages back to the disk."""
         await self.worker.drain()
+        await self.worker.regroup()
         await self._run(lambda memory: memory.store.shrink())
         return await self.stats()
 
@@ -283,6 +306,12 @@ class MemoryService:
     async def drop_watch_mark(self, namespace: str, mark: WatchMark) -> None:
         """Forget a log that is gone."""
         await self._run(lambda memory: memory.store.drop_watch_mark(namespace, mark))
+
+
+def _close(memory: Memory) -> None:
+    if memory.extents is not None:
+        memory.extents.close()
+    memory.store.close()
 
 
 def _spaces(memory: Memory, namespaces: Sequence[str] | None) -> Sequence[str]:

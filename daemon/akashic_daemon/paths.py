@@ -69,6 +69,11 @@ class Paths:
         return self.store_dir / "memory.sqlite"
 
     @property
+    def memory_extents(self) -> Path:
+        """The folder of memory's own block store: chunks that are read together lie together."""
+        return self.store_dir / "memory"
+
+    @property
     def pending_removals(self) -> Path:
         """Whose KV is to be removed from the disk, as long as that isn't done."""
         return self.store_dir / "removed_sessions.json"

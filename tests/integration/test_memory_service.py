@@ -96,7 +96,7 @@ async def test_forgetting_says_first_what_goes_and_then_it_is_in_no_file(tmp_pat
     assert await memory.search("Quasimodo", limit=1)
     assert (await memory.forget(selector, dry_run=False)).gone.turn_ids == planned.gone.turn_ids
     await memory.close()
-    files = [p for p in paths(tmp_path).store_dir.iterdir() if p.is_file()]
+    files = [p for p in paths(tmp_path).store_dir.rglob("*") if p.is_file()]
     assert files
     assert not any(b"Quasimodo" in p.read_bytes() or b"quasimodo" in p.read_bytes() for p in files)
 

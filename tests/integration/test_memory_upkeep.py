@@ -15,10 +15,11 @@ import pytest
 
 from akashic_daemon.config import load
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.errors import ConfigError
+from akashic_daemon.errors import ConfigError, StoreError
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.compactors import Compactor, Extractive, Rejected
-from akashic_daemon.memory.memory import Said
+from akashic_daemon.memory.extents import open_extents
+from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.reconcile import Outcome, Task
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.paths import find_paths
@@ -171,6 +172,51 @@ async def test_compacting_on_demand_does_not_wait_to_be_idle(tmp_path: Path) -> 
     stats = await memory.compact()
     assert stats.namespaces[0].waiting_chunks == 0
     await memory.close()
+
+
+@awaited
+async def test_extents_that_a_crash_left_out_of_step_are_brought_in_line_at_the_next_start(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", facts(200), session="s")
+    await memory.compact()
+    sealed = [chunk.id for chunk in await memory.chunks() if chunk.sealed_at_s is not None]
+    await memory.close()
+    extents = open_extents(find_paths({"AKASHIC_HOME": str(tmp_path)}).memory_extents, SystemClock())
+    assert extents.chunks("user") == set(sealed)
+    extents.drop("user", sealed[:2])
+    extents.keep("user", 999, [], None)
+    extents.close()
+    again = service(tmp_path)
+    again.start()
+
+    async def held() -> set[int]:
+        def work(memory: Memory) -> set[int]:
+            assert memory.extents is not None
+            return memory.extents.chunks("user")
+
+        return await again._run(work)
+
+    while await held() != set(sealed):
+        await asyncio.sleep(0.01)
+    await again.close()
+
+
+@awaited
+async def test_memory_goes_on_without_extents_that_cannot_be_opened_and_says_so(tmp_path: Path) -> None:
+    paths = find_paths({"AKASHIC_HOME": str(tmp_path)})
+    paths.memory_extents.mkdir(parents=True)
+    (paths.memory_extents / "blocks.sqlite").write_bytes(b"this is no database" * 100)
+    memory = service(tmp_path)
+    await memory.add("user", facts(100), session="s")
+    await memory.compact()
+    assert len(await memory.search("mangoes", limit=3)) == 3
+    assert "don't stand in extents" in (await memory.stats()).problems[0]
+    assert await memory.extents() == []
+    with pytest.raises(StoreError, match="nothing was forgotten"):
+        await memory.forget(Selector(session="s"), dry_run=False)
+    assert len((await memory.forget(Selector(session="s"))).turns) == 100
+    await memory.close()
+    assert (paths.memory_extents / "blocks.sqlite").read_bytes() == b"this is no database" * 100
 
 
 _KILLED = """

@@ -74,6 +74,19 @@ def test_an_extent_without_a_live_record_goes_with_the_last_of_them(tmp_path: Pa
     store.close()
 
 
+def test_a_layout_says_which_records_lie_in_an_extent_together_and_in_which_order(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.put([record(f"k{i}", sequence=i) for i in range(9)])
+    layout = [["k7", "k1"], ["k3", "absent", "k0"]]
+    assert compact(store, also=[e.number for e in store.extents], layout=layout).moved_bytes == 9 * 5056
+    places = store.places("g")
+    by_extent: dict[int, list[str]] = {}
+    for key in sorted(places, key=lambda key: places[key]):
+        by_extent.setdefault(places[key][0], []).append(key)
+    assert list(by_extent.values()) == [["k7", "k1"], ["k3", "k0"], ["k2", "k4", "k5", "k6", "k8"]]
+    assert all(isinstance(store.get(f"k{i}"), Found) for i in range(9))
+
+
 def test_between_slices_everything_can_be_read_and_what_is_found_damaged_then_is_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from akashic_daemon.errors import BadRequest
+from akashic_daemon.memory.extents import Place
 from akashic_daemon.store.memory.rows import Chunk, ChunkVersion, Forgotten, Record, RecordRelation, Source, Turn
 
 _REFERENCE = re.compile(r"(?P<kind>[tcr])(?P<number>[1-9]\d{0,17})")
@@ -65,13 +66,14 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class ChunkCard:
-    """All that is known of a chunk. links: other chunks with their weights."""
+    """All that is known of a chunk. links: other chunks with their weights. place: where it lies, if in an extent."""
 
     chunk: Chunk
     turns: tuple[Turn, ...]
     versions: tuple[ChunkVersion, ...]
     records: tuple[Record, ...]
     links: dict[int, float]
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,10 @@ class NamespaceStats:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """What memory holds, and what its upkeep did. index_bytes: of the arrays in RAM."""
+    """What memory holds, and what its upkeep did. index_bytes: of the arrays in RAM.
+
+    extent_bytes: of chunks that stand whole in extents. write_amplification: bytes written there over bytes stored.
+    """
 
     namespaces: tuple[NamespaceStats, ...] = ()
     database_bytes: int = 0
@@ -145,3 +150,14 @@ class MemoryStats:
     compactor: str = ""
     model_tokens: int = 0
     problems: tuple[str, ...] = ()
+    extent_bytes: int = 0
+    write_amplification: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentView:
+    """An extent, and the chunks of a namespace that lie in it, in their order."""
+
+    namespace: str
+    extent: int
+    chunk_ids: tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from akashic_daemon.memory.answers import ChunkCard, History, NamespaceStats, parse_reference
+from akashic_daemon.memory.answers import ChunkCard, ExtentView, History, NamespaceStats, parse_reference
 from akashic_daemon.memory.memory import Memory
 from akashic_daemon.memory.selection import turns_named
 from akashic_daemon.store.memory.rows import Chunk, Record, RecordRelation
@@ -22,13 +22,31 @@ def chunks(memory: Memory, namespaces: Sequence[str], session: str | None) -> li
 def card(memory: Memory, chunk_id: int) -> ChunkCard:
     """Return all that is known of a chunk. Raises NotFound."""
     store = memory.store
+    chunk = store.chunk(chunk_id)
     return ChunkCard(
-        store.chunk(chunk_id),
+        chunk,
         tuple(store.turns_of_chunk(chunk_id)),
         tuple(store.chunk_versions(chunk_id)),
         tuple(store.records_of_chunk(chunk_id)),
         store.linked_chunks(chunk_id),
+        None if memory.extents is None else memory.extents.place(chunk.namespace, chunk_id),
     )
+
+
+def extent_figures(memory: Memory) -> tuple[int, float]:
+    """Return the bytes of chunks in extents, and the bytes written there over those stored."""
+    return (0, 1.0) if memory.extents is None else (memory.extents.size_bytes, memory.extents.write_amplification)
+
+
+def extents(memory: Memory, namespaces: Sequence[str]) -> list[ExtentView]:
+    """Return which chunks lie in which extent; none where chunks don't stand in extents."""
+    if memory.extents is None:
+        return []
+    return [
+        ExtentView(name, extent, tuple(chunk_ids))
+        for name in namespaces
+        for extent, chunk_ids in memory.extents.layout(name).items()
+    ]
 
 
 def history(memory: Memory, text: str) -> History:

@@ -14,6 +14,7 @@ import numpy as np
 from akashic_daemon.errors import NotFound
 from akashic_daemon.memory import candidates, scoring, traits, words
 from akashic_daemon.memory.embedder import Embedder
+from akashic_daemon.memory.extents import ChunkExtents
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
 from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn
@@ -55,6 +56,8 @@ class Memory:
     def __init__(self, store: MemoryStore, embedder: Embedder) -> None:
         self.store = store
         self._embedder = embedder
+        self.extents: ChunkExtents | None = None
+        """Where sealed chunks stand whole, if there is such a place."""
         self._indexes: dict[str, NamespaceIndex] = {}
         self._weights: dict[str, TokenWeights] = {}
 
@@ -95,6 +98,11 @@ class Memory:
         ids = list(turn_ids)
         turns = self.store.turns(ids)
         touched = {turn.namespace for turn in turns.values()}
+        if self.extents is not None:
+            # First of all: a crash in between leaves a chunk without its copy, not a copy without its chunk.
+            for namespace in touched:
+                own = {t.chunk_id for t in turns.values() if t.namespace == namespace and t.chunk_id is not None}
+                self.extents.drop(namespace, own)
         for namespace in touched:
             texts = [turn.text for turn in turns.values() if turn.namespace == namespace]
             self._uncount(namespace, texts)

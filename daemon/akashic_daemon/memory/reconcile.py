@@ -114,7 +114,7 @@ def store(memory: Memory, task: Task, outcome: Outcome) -> list[int]:
         return []
     there = {(r.text, r.turn_ids) for r in memory.store.records_of_chunk(task.chunk.id)}
     new = [record for record in outcome.records if (record.text, record.turn_ids) not in there]
-    return memory.store.reconciled(
+    ids = memory.store.reconciled(
         task.chunk.id,
         made_by=outcome.made_by,
         version=(outcome.text, outcome.rho),
@@ -123,6 +123,16 @@ def store(memory: Memory, task: Task, outcome: Outcome) -> list[int]:
         links=[(r.chunk_id, r.weight) for r in task.related if _exists(memory, r.chunk_id)],
         state=task.state,
     )
+    keep_whole(memory, task.chunk.namespace, task.chunk.id)
+    return ids
+
+
+def keep_whole(memory: Memory, namespace: str, chunk_id: int) -> None:
+    """Put a reconciled chunk among those that stand whole in extents, if there are any."""
+    if memory.extents is not None:
+        versions = memory.store.chunk_versions(chunk_id)
+        turns = memory.store.turns_of_chunk(chunk_id)
+        memory.extents.keep(namespace, chunk_id, turns, versions[-1] if versions else None)
 
 
 def _exists(memory: Memory, chunk_id: int) -> bool:

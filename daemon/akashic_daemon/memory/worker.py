@@ -14,10 +14,12 @@ from typing import Any, Protocol, TypeVar
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.memory import chunks, reconcile
 from akashic_daemon.memory.compactors import Compactor, Rejected
+from akashic_daemon.memory.extents import Regrouped
 from akashic_daemon.memory.memory import Memory
 
 logger = logging.getLogger("akashic.memory")
 T = TypeVar("T")
+_AT_ONCE = 20
 _LOOK_AGAIN_S = 0.25
 """So often it looks whether the daemon has nothing else to do."""
 
@@ -69,6 +71,8 @@ class Worker:
     async def _work(self) -> None:
         """Until it is cancelled: what was cut off at the last stop, then whatever comes."""
         await self._guarded(lambda: self._run(_cut_everywhere))
+        while await self._guarded(lambda: self._run(_keep_some_whole)):
+            pass
         while True:
             await self._wakes.wait()
             self._wakes.clear()
@@ -78,6 +82,12 @@ class Worker:
                 while not self._is_idle():
                     await asyncio.sleep(_LOOK_AGAIN_S)
                 more = await self._next()
+            await self.regroup()
+
+    async def regroup(self) -> list[Regrouped]:
+        """Lay chunks that are found together together, where a namespace has grown enough for it to be worth it."""
+        async with self._turn:
+            return await self._guarded(lambda: self._run(_regroup_all)) or []
 
     async def _next(self) -> bool:
         """Reconcile the oldest chunk that waits; False when there is none."""
@@ -129,6 +139,42 @@ def _tell(task: asyncio.Task[None]) -> None:
     """Log a bug of ours: the next chunk starts upkeep again."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("memory's upkeep ended by a bug", exc_info=error)
+
+
+def _keep_some_whole(memory: Memory) -> bool:
+    """Bring extents in line with the database, some chunks at a time; False when they are.
+
+    A crash, or a disk that was full, may have left a chunk out, or one in that is to be reconciled again.
+    """
+    if memory.extents is None:
+        return False
+    for namespace in memory.store.namespaces():
+        done = {chunk.id for chunk in memory.store.chunks_of(namespace) if chunk.reconciled_at_s is not None}
+        there = memory.extents.chunks(namespace)
+        memory.extents.drop(namespace, there - done)
+        missing = sorted(done - there)
+        for chunk_id in missing[:_AT_ONCE]:
+            reconcile.keep_whole(memory, namespace, chunk_id)
+        if len(missing) > _AT_ONCE:
+            return True
+    return False
+
+
+def _regroup_all(memory: Memory) -> list[Regrouped]:
+    if memory.extents is None:
+        return []
+    found = []
+    for namespace in memory.store.namespaces():
+        if memory.extents.is_due(namespace):
+            store = memory.store
+            done = memory.extents.regroup(namespace, store.links_of(namespace), store.result_chunks(namespace))
+            if done is not None:
+                found.append(done)
+                logger.info(
+                    "memory %s: results touch %.2f extents instead of %.2f; %d bytes were moved",
+                    namespace, done.fan_out_after, done.fan_out_before, done.moved_bytes,
+                )  # fmt: skip
+    return found
 
 
 def _cut_everywhere(memory: Memory) -> None:

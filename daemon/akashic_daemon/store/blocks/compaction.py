@@ -41,11 +41,13 @@ def compact(
     dead_share: float = 0.0,
     also: Collection[int] = (),
     until_free_bytes: int | None = None,
+    layout: Sequence[Sequence[str]] = (),
 ) -> Compacted:
     """Rewrite every extent of which more than `dead_share` is dead, and those in `also`.
 
-    until_free_bytes: no more of them, the deadest first, than give so much room. Raises StoreError; all records stand
-    then.
+    until_free_bytes: no more of them, the deadest first, than give so much room. layout: keys that are to lie in one
+    extent, in this order, as far as they are rewritten and fit it; all others lie by group. Raises StoreError; all records
+    stand then.
 
     With the default nothing deleted is left, and the index and its log are wiped too (Conflict while another process
     reads them).
@@ -69,7 +71,7 @@ def compact(
         step = _fitting(store, stale)
         if not step:
             break
-        moved = _step(store, step)
+        moved = _step(store, step, layout)
         total = replace(
             total,
             moved_bytes=total.moved_bytes + moved.bytes,
@@ -117,10 +119,10 @@ def _fitting(store: BlockStore, stale: dict[int, int]) -> list[int]:
     return chosen
 
 
-def _step(store: BlockStore, numbers: list[int]) -> _Moved:
+def _step(store: BlockStore, numbers: list[int], layout: Sequence[Sequence[str]]) -> _Moved:
     """Move what lives in some extents, and let these go."""
     with store.database.reading() as c:
-        rows = index.in_extents(c, numbers)
+        rows, first = _laid_out(index.in_extents(c, numbers), layout)
     total = _Moved()
     target: Extent | None = None
     for number, part in enumerate(_slices(rows)):
@@ -128,13 +130,21 @@ def _step(store: BlockStore, numbers: list[int]) -> _Moved:
             store.pause()
         with store.database.reading() as c:  # what was read in the pause may have been found damaged, and be gone
             left = [row for row in part if (now := index.by_id(c, row.id)) is not None and now.extent == row.extent]
-        moved, target = _move(store, left, target)
+        moved, target = _move(store, left, target, first)
         total.bytes += moved.bytes
         total.damaged |= moved.damaged
     with store.database.transaction() as c:
         index.drop(c, numbers)
     store.retire(numbers)
     return total
+
+
+def _laid_out(rows: list[Row], layout: Sequence[Sequence[str]]) -> tuple[list[Row], frozenset[int]]:
+    """Return the rows in the order in which they are to lie, and the ids of those that begin an extent of their own."""
+    of_key = {row.entry.key: row for row in rows}
+    together = [[of_key.pop(key) for key in block if key in of_key] for block in layout]
+    runs = [run for run in (*together, list(of_key.values())) if run]
+    return [row for run in runs for row in run], frozenset(run[0].id for run in runs)
 
 
 def _slices(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -151,11 +161,13 @@ def _slices(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield part
 
 
-def _move(store: BlockStore, rows: list[Row], target: Extent | None) -> tuple[_Moved, Extent | None]:
+def _move(
+    store: BlockStore, rows: list[Row], target: Extent | None, first: Collection[int]
+) -> tuple[_Moved, Extent | None]:
     """Move records behind what was moved to `target` before, or to new extents; return what became of them, and the last."""
     batch = Batch(store.extents)
     try:
-        moved, target = _copy(store, rows, batch, target)
+        moved, target = _copy(store, rows, batch, target, first)
         batch.sync()
         with store.database.transaction() as c:
             for extent, tail in batch.tails.items():
@@ -175,14 +187,16 @@ def _move(store: BlockStore, rows: list[Row], target: Extent | None) -> tuple[_M
     return moved, target
 
 
-def _copy(store: BlockStore, rows: list[Row], batch: Batch, target: Extent | None) -> tuple[_Moved, Extent | None]:
+def _copy(
+    store: BlockStore, rows: list[Row], batch: Batch, target: Extent | None, first: Collection[int]
+) -> tuple[_Moved, Extent | None]:
     moved = _Moved()
     for row in rows:
         whole = _read(store, row)
         if isinstance(whole, str):
             moved.damaged[row.id] = whole
             continue
-        if target is None or batch.tail(target) + len(whole) > store.extent_bytes:
+        if target is None or row.id in first or batch.tail(target) + len(whole) > store.extent_bytes:
             target = batch.new_extent()
         header, payload = whole[:RECORD_HEADER_BYTES], whole[RECORD_HEADER_BYTES:]
         moved.places[row.id] = target.number, batch.append(target, bytes(header), payload)

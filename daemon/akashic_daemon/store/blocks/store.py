@@ -308,6 +308,15 @@ class BlockStore:
         with self.database.reading() as c:
             return [row.entry for row in index.of_group(c, group) if row.id not in self.notes.damaged]
 
+    def places(self, group: str) -> dict[str, tuple[int, int]]:
+        """Return the extent of each of a group's records, and its place there; not of those in the index itself.
+
+        Raises StoreError.
+        """
+        with self.database.reading() as c:
+            rows = index.of_group(c, group)
+        return {row.entry.key: (row.extent, row.offset_bytes) for row in rows if row.extent is not None}
+
     def select(self, kind: Kind, *, used_before_s: float | None = None, other_than: str | None = None) -> list[str]:
         """Return the keys of a kind; only those unused since a time, or of other fingerprints. Raises StoreError."""
         self.flush()  # what was read lately counts

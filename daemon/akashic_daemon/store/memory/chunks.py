@@ -130,6 +130,20 @@ def linked(c: sqlite3.Connection, chunk_id: int) -> dict[int, float]:
     return dict(rows.fetchall())
 
 
+def links(c: sqlite3.Connection, space: int) -> dict[int, list[int]]:
+    """Return for each of a namespace's chunks those that a link joins to it, from either side, the strongest first."""
+    rows = c.execute(
+        "SELECT l.chunk_id, l.other_id, l.weight FROM chunk_links l JOIN chunks k ON k.id = l.chunk_id "
+        "WHERE k.namespace_id = ? ORDER BY l.weight DESC, l.chunk_id, l.other_id",
+        (space,),
+    )
+    found: dict[int, list[int]] = {}
+    for one, other, _ in rows:
+        found.setdefault(one, []).append(other)
+        found.setdefault(other, []).append(one)
+    return found
+
+
 def figures(c: sqlite3.Connection, space: int) -> tuple[int, int, int, int, int, float | None, float | None]:
     """Return how many turns, tokens, chunks, waiting chunks and records there are, and mean rho: estimated, actual."""
     turns, tokens = c.execute(

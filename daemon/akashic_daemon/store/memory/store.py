@@ -218,6 +218,11 @@ class MemoryStore:
         with self._database.reading() as c:
             return chunks.versions(c, chunk_id)
 
+    def links_of(self, namespace: str) -> dict[int, list[int]]:
+        """Return for each of a namespace's chunks those that a link joins to it, the strongest first."""
+        with self._database.reading() as c:
+            return chunks.links(c, turns.namespace_id(c, namespace))
+
     def linked_chunks(self, chunk_id: int) -> dict[int, float]:
         """Return the chunks that a link joins to this one, from either side, with their weights."""
         with self._database.reading() as c:
@@ -314,6 +319,13 @@ class MemoryStore:
                 "WHERE namespace_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
                 (space, space, MOST_RESULT_SETS),
             )
+
+    def result_chunks(self, namespace: str) -> list[list[int]]:
+        """Return the chunks of what searches of a namespace returned, each once, the best first."""
+        found = self.result_sets(namespace)
+        with self._database.reading() as c:
+            chunk_of = turns.chunks_of(c, turns.namespace_id(c, namespace))
+        return [list(dict.fromkeys(chunk_of[turn] for turn in ids if turn in chunk_of)) for ids in found]
 
     def result_sets(self, namespace: str) -> list[tuple[int, ...]]:
         """Return what searches of a namespace returned, the oldest first."""

@@ -135,6 +135,11 @@ def by_ids(c: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Turn]:
     return found
 
 
+def chunks_of(c: sqlite3.Connection, space: int) -> dict[int, int]:
+    """Return the chunk of each turn of a namespace."""
+    return dict(c.execute("SELECT id, chunk_id FROM turns WHERE namespace_id = ? AND chunk_id IS NOT NULL", (space,)))
+
+
 def of_chunk(c: sqlite3.Connection, chunk_id: int) -> list[Turn]:
     """Return a chunk's turns in order."""
     return list(_read(c, "WHERE t.chunk_id = ? ORDER BY t.id", (chunk_id,)))
