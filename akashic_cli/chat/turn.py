@@ -65,7 +65,7 @@ def run_turn(client: Client, request: TurnRequest, answer: Answer, show: Callabl
 def _waiting(event: TurnEvent) -> str:
     if event.kind == "progress" and event.prompt_tokens:
         return f"reading the prompt: {count(event.prefilled_tokens)} of {count(event.prompt_tokens)} tokens"
-    return "reading the prompt"
+    return "thinking" if event.kind == "thinking" else "reading the prompt"
 
 
 def say_cost(answer: Answer) -> None:

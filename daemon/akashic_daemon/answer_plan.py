@@ -16,6 +16,8 @@ from akashic_daemon.toolcalls.form import AnswerForm, Thinking, answer_form
 from akashic_daemon.toolcalls.matcher import grammar_of
 from akashic_daemon.toolcalls.reader import CallReader
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
+from akashic_daemon.toolcalls.thoughts import CLOSING, OPENING, parted
+from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.prompt import PromptBuilder, Says
 
 _BANNED = -1e9
@@ -25,20 +27,26 @@ _NAMED_CONTROL = re.compile(r"<[|｜][^|｜<>]*[|｜]>|\[[A-Z_]+\]")
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """How one request is sampled and read. marks: tokens that print nothing but belong to the wrapper of calls."""
+    """How one request is sampled and read. marks: tokens that print nothing but belong to a wrapper of calls or thoughts."""
 
     sampling: SamplingParams
     form: AnswerForm | None = None
     marks: dict[int, bytes] = field(default_factory=dict)
     holds_grammar: bool = False
+    thinking: Thinking = "none"
     notes: tuple[str, ...] = ()
 
 
 def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput) -> AnswerPlan:
     """Return how a request is answered. Raises BadRequest and, without grammars, Unsupported for what needs one."""
     sampling = request.sampling
+    thinking = builder.thinking(request.think)
+    unthought = ("the model's template knows no thinking",) if request.think and thinking == "none" else ()
+    if request.continue_final and request.messages and request.messages[-1].content:
+        thinking = "none"  # it has thought already
+    marks = {} if thinking == "none" else marks_of(engine, (OPENING, CLOSING))
     if not request.tools and request.json_schema is None and request.tool_choice in ("auto", "none"):
-        return AnswerPlan(sampling)
+        return AnswerPlan(sampling, marks=marks, thinking=thinking, notes=unthought)
     form = _form(
         builder.syntax,
         json.dumps(request.tools),
@@ -46,9 +54,9 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
         request.parallel_tool_calls,
         json.dumps(request.json_schema),
         request.strict_schema,
-        builder.thinking,
+        thinking,
     )
-    notes = form.notes
+    notes = (*unthought, *form.notes)
     holds = engine.capabilities.grammar
     if form.grammar is not None and sampling.grammar is not None:
         raise BadRequest(
@@ -64,10 +72,10 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
         notes = (*notes, "this engine can't hold tool arguments to their schemas; a call that is no JSON stays text")
     elif form.grammar is not None:
         sampling = replace(sampling, grammar=form.grammar, triggers=form.triggers)
-    marks = control_marks(engine, builder.syntax)
+    marks |= control_marks(engine, builder.syntax)
     banned = [ids[0] for mark in form.banned if len(ids := engine.tokenize(mark, special=True)) == 1]
     sampling = replace(sampling, logit_bias=(*sampling.logit_bias, *((token, _BANNED) for token in banned)))
-    return AnswerPlan(sampling, form, marks, holds and form.grammar is not None, notes)
+    return AnswerPlan(sampling, form, marks, holds and form.grammar is not None, thinking, notes)
 
 
 @lru_cache(maxsize=32)
@@ -97,8 +105,13 @@ def _form(
 
 def control_marks(engine: Engine, syntax: Syntax) -> dict[int, bytes]:
     """Return the control tokens that a wrapper is made of, and what they stand for."""
+    return marks_of(engine, syntax.marks)
+
+
+def marks_of(engine: Engine, marks: Sequence[str]) -> dict[int, bytes]:
+    """Return the control tokens that spell marks, or parts of them, and what they stand for."""
     out: dict[int, bytes] = {}
-    for mark in syntax.marks:
+    for mark in marks:
         for part in dict.fromkeys((mark, *_NAMED_CONTROL.findall(mark))):
             ids = engine.tokenize(part, special=True)
             if len(ids) == 1 and not engine.token_bytes(ids[0]):
@@ -106,22 +119,29 @@ def control_marks(engine: Engine, syntax: Syntax) -> dict[int, bytes]:
     return out
 
 
-def says(engine: Engine, syntax: Syntax) -> Says:
-    """Return what tells whether sampled ids are an answer with this text and these calls, for a model's builder."""
-    marks = control_marks(engine, syntax)
+def says(engine: Engine, syntax: Syntax, thinking: Thinking) -> Says:
+    """Return what tells whether sampled ids are an answer with this text, its calls and thoughts, for a model's builder."""
+    marks = control_marks(engine, syntax) | marks_of(engine, (OPENING, CLOSING))
     size = engine.model.vocabulary_size
 
-    def told(ids: Sequence[int], text: str, calls: Sequence[tuple[str, str]]) -> bool:
+    def told(ids: Sequence[int], message: Message, shown: str) -> bool:
         if not all(0 <= token < size for token in ids):
             return False
+        spelled = b"".join(marks.get(token) or engine.token_bytes(token) for token in ids).decode("utf-8", "replace")
+        thought, said = parted(spelled, thinking)
+        # Templates leave older thoughts out; the ids of an answer with them would bring them back.
+        if thought != message.thinking or thought != parted(shown, thinking)[0]:
+            return False
+        calls = [(call.name, call.arguments) for call in message.tool_calls]
+        if not calls:
+            return said == message.content
         reader = CallReader(syntax)
-        spelled = b"".join(marks.get(token) or engine.token_bytes(token) for token in ids)
-        reader.push(spelled.decode("utf-8", "replace"))
+        reader.push(said)
         reader.finish()
         read = [(call.name, call.arguments) for call in reader.calls]
         if syntax.shape is Shape.TAGS:  # the JSON was made of the tags, with the tools at hand
-            return reader.text == text and list(map(_values, read)) == list(map(_values, calls))
-        return reader.text == text and read == list(calls)
+            return reader.text == message.content and list(map(_values, read)) == list(map(_values, calls))
+        return reader.text == message.content and read == calls
 
     return told
 

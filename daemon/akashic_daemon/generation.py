@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from akashic_daemon.answer_plan import AnswerPlan, plan_answer
+from akashic_daemon.answer_record import answer_of, checked_continuation
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
 from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, Room, trace_of
@@ -118,7 +119,12 @@ class Generation:
             request = await self._as_said(request)
             assert request.messages is not None
             prompt = await asyncio.to_thread(
-                self._host.builder.build, request.messages, tools=request.tools, recall=self._book.recall
+                self._host.builder.build,
+                request.messages,
+                tools=request.tools,
+                recall=self._book.recall,
+                think=request.think,
+                continue_final=request.continue_final,
             )
             return len(prompt.tokens)
         finally:
@@ -165,6 +171,7 @@ class Generation:
             return _text_turn(engine, request)
         if not request.messages:
             raise BadRequest("messages is empty", hint="send at least one message")
+        request = checked_continuation(request)
         await self._keeper.ready()
         request = await self._as_said(request)
         assert request.messages is not None
@@ -229,7 +236,13 @@ class Generation:
         if window_start is None:
             if not asked.ops and (asked.policy is None or not asked.policy.rules):
                 _refuse_far_over(builder.far_over(request.messages, limit_tokens=window, tools=request.tools), window)
-            return builder.build(request.messages, tools=request.tools, recall=recall)
+            return builder.build(
+                request.messages,
+                tools=request.tools,
+                recall=recall,
+                think=request.think,
+                continue_final=request.continue_final,
+            )
         limit = max(window - (request.max_tokens or 0), window // 2)
         if asked.ops or (asked.policy is not None and asked.policy.rules):
             whole = self._whole_if_it_fits(engine, request, asked, limit)
@@ -318,13 +331,8 @@ class Generation:
         known = _known(engine.model, turn, job) if job.started else None
         if known is not None:
             self.traces.remember(known)
-        answer, calls = None, finished.tool_calls
-        if finished.text or calls:
-            answer = Message(Role.ASSISTANT, finished.text, tool_calls=calls, event_time_s=time.time())
-        sampled = [t for t in job.generated if not engine.is_end(t)]
-        # Ids of calls are looked at when they are used: which text they are, the wrapper says.
-        exact = bool(calls) or b"".join(map(engine.token_bytes, sampled)) == finished.text.encode()
-        await self._book.record(session, messages, answer, sampled if exact else [], origin="api")
+        said = answer_of(engine, turn.request, turn.prompt, job.generated, finished)
+        await self._book.record(session, said.before, said.answer, said.ids, origin="api")
         if known is not None:
             await self._sessions.add_explanation(session, _explanation(turn, job, finished))
             self._keeper.write(known, parts_of(engine.model))
@@ -378,6 +386,7 @@ class Generation:
             form=turn.answer.form,
             marks=turn.answer.marks,
             holds_grammar=turn.answer.holds_grammar,
+            thinking=turn.answer.thinking,
         )
         return job, events
 

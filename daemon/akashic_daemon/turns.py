@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.protocol import native
-from akashic_daemon.schedule.events import Finished, GenerationEvent, Started, TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import Finished, GenerationEvent, Started, TextDelta, ThinkingDelta, ToolCallDelta
 
 
 def sampling_of(request: native.TurnRequest, temperature: float) -> SamplingParams:
@@ -27,6 +27,8 @@ def turn_event(event: GenerationEvent, session: str) -> native.TurnEvent:
         )
     if isinstance(event, TextDelta):
         return native.TurnEvent(kind="text", text=event.text)
+    if isinstance(event, ThinkingDelta):
+        return native.TurnEvent(kind="thinking", text=event.text)
     if isinstance(event, ToolCallDelta):
         return native.TurnEvent(kind="text", text=event.arguments)
     if isinstance(event, Finished):

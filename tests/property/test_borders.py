@@ -97,12 +97,12 @@ def test_a_long_history_is_rendered_a_few_times_not_once_a_message() -> None:
     rendered = 0
     seen_by_template = made._render
 
-    def counted(seen: list[dict[str, Any]], shown: list[Any], opening: bool) -> str:
+    def counted(seen: list[dict[str, Any]], shown: list[Any], opening: bool, think: bool | None = None) -> str:
         nonlocal rendered
         rendered += len(seen)
-        return seen_by_template(seen, shown, opening)
+        return seen_by_template(seen, shown, opening, think)
 
-    made._render = counted  # type: ignore[method-assign,assignment]
+    made._render = counted  # type: ignore[method-assign, assignment]
     one = [Message(Role.USER, "go on"), Message(Role.ASSISTANT, "yes")]
     assert len(made.segments(one * 1000).segments) == 2001
     assert rendered < 2000 * 10

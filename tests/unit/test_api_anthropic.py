@@ -95,7 +95,10 @@ def test_what_means_nothing_here_is_named_in_a_header_and_metadata_is_not(home: 
             body = {k: v for k, v in body.items() if k not in ("max_tokens", "metadata")}
             service = CountingService(home)
         caller = post(service, body, path)
-        assert header(caller, "x-akashic-ignored") == "mcp_servers, output_config.effort, service_tier, thinking"
+        assert (
+            header(caller, "x-akashic-ignored")
+            == "mcp_servers, output_config.effort, service_tier, thinking.budget_tokens"
+        )
     assert header(post(EchoService(home), {**HELLO, "thinking": {"type": "disabled"}}), "x-akashic-ignored") is None
 
 
@@ -334,10 +337,23 @@ def test_a_body_that_means_nothing_is_refused_in_anthropics_shape(home: Path, bo
     assert service.requests == []
 
 
-def test_a_trailing_assistant_message_is_told_of(home: Path) -> None:
+def test_a_trailing_assistant_message_is_gone_on_with_but_not_one_that_calls(home: Path) -> None:
     messages = [*HELLO["messages"], {"role": "assistant", "content": "{"}]
-    assert asked(home).notes == ()
-    assert "taken as complete" in asked(home, messages=messages).notes[0]
+    assert not asked(home).continue_final
+    assert asked(home, messages=messages).continue_final
+    assert asked(home, messages=messages).notes == ()
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    calling = asked(home, messages=[*HELLO["messages"], {"role": "assistant", "content": [call]}])
+    assert not calling.continue_final
+    assert "taken as complete" in calling.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "think"),
+    [(None, None), ({"type": "disabled"}, False), ({"type": "adaptive"}, True), ({"type": "enabled"}, True)],
+)
+def test_whether_to_think_reaches_the_service(home: Path, thinking: Any, think: bool | None) -> None:
+    assert asked(home, thinking=thinking).think is think
 
 
 def test_an_image_is_refused_with_the_models_name_and_its_place(home: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_request_of_codex_is_answered_and_what_it_means_to_others_is_named(hom
     caller = post(service, CODEX)
     assert caller.status == 200
     assert header(caller, "x-akashic-ignored") == (
-        "client_metadata, input[8] (web_search_call), reasoning, tools[1] (custom), tools[2] (web_search), "
+        "client_metadata, input[8] (web_search_call), reasoning.effort, reasoning.summary, tools[1] (custom), tools[2] (web_search), "
         "tools[3] (local_shell), tools[4] (namespace)"
     )
     request = service.requests[0]

@@ -216,8 +216,8 @@ def test_thoughts_may_precede_a_call_that_must_be_made() -> None:
         grammar = Grammar(form.grammar or "")
         assert grammar.start().after(good).may_end
         assert not grammar.start().after(bad).may_end
-    assert template(tool_templates.THINKING).thinking == "must"
-    assert template(tool_templates.HERMES).thinking == "none"
+    assert template(tool_templates.THINKING).thinking() == "must"
+    assert template(tool_templates.HERMES).thinking() == "none"
 
 
 def test_what_a_grammar_cannot_say_is_noted_and_refused_when_strict() -> None:

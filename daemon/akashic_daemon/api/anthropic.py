@@ -20,6 +20,7 @@ from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol.anthropic import CountTokensRequest, MessagesRequest, ToolChoice
 from akashic_daemon.schedule.events import NAMED_TOOL, GenerationInput
 from akashic_daemon.service import Service
+from akashic_daemon.trajectory.message import Role
 from akashic_daemon.transcript.anthropic_messages import messages_from_anthropic
 
 _CLIENT_CLOSED = 499
@@ -79,11 +80,11 @@ def _shared(service: Service, body: CountTokensRequest) -> tuple[dict[str, Any],
     tools, ignored = _function_tools(body.tools)
     choice = body.tool_choice or ToolChoice(type="auto")
     form = body.output_format or (body.output_config.format if body.output_config else None)
-    if body.thinking is not None and body.thinking.get("type") != "disabled":
-        ignored.append("thinking")
+    ignored += [f"thinking.{name}" for name in body.thinking or () if name != "type"]
     if body.output_config is not None:
         ignored += [f"output_config.{name}" for name in body.output_config.model_extra or ()]
     said = tuple(messages_from_anthropic(body.system, body.messages, model=model))
+    continued = said[-1].role is Role.ASSISTANT and not said[-1].tool_calls
     fields = {
         "messages": said,
         "tools": tools,
@@ -92,7 +93,9 @@ def _shared(service: Service, body: CountTokensRequest) -> tuple[dict[str, Any],
         "parallel_tool_calls": not choice.disable_parallel_tool_use,
         "json_schema": None if form is None else form.json_schema,
         "strict_schema": form is not None,
-        "notes": notes_on(said),
+        "think": None if body.thinking is None else body.thinking.get("type") != "disabled",
+        "continue_final": continued,
+        "notes": () if continued else notes_on(said),
         **extension_fields(body.akashic),
     }
     return fields, sorted([*(body.model_extra or ()), *ignored])

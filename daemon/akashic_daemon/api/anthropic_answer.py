@@ -6,6 +6,7 @@ of it stays in the cache: it is `cache_creation_input_tokens` for clients that m
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +17,7 @@ from akashic_daemon.api.border import dump, wire_error
 from akashic_daemon.api.ending import akashic_block, check_complete
 from akashic_daemon.api.stream import as_ours
 from akashic_daemon.protocol.native import Reuse
-from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import ToolCall
 
@@ -46,7 +47,11 @@ def failed(error: Exception) -> bytes:
 
 def whole(started: Started, finished: Finished, generation: GenerationInput, *, marked: bool) -> dict[str, Any]:
     """Return the answer of a request that doesn't stream."""
-    content: list[dict[str, Any]] = [{"type": "text", "text": finished.text}] if finished.text else []
+    content: list[dict[str, Any]] = []
+    if finished.thinking is not None:
+        signed = {"thinking": finished.thinking, "signature": _signature(finished.thinking)}
+        content.append({"type": "thinking", **signed})
+    content += [{"type": "text", "text": finished.text}] if finished.text else []
     content += [_called(call) for call in finished.tool_calls]
     usage = _usage(finished.prompt_tokens, finished.reuse, finished.completion_tokens, marked=marked)
     ending = _ending(finished, generation)
@@ -64,6 +69,8 @@ async def events(service: Service, generation: GenerationInput, *, marked: bool)
                     yield blocks.text(event.text)
             elif isinstance(event, ToolCallDelta):
                 yield blocks.call(event)
+            elif isinstance(event, ThinkingDelta):
+                yield blocks.thinking(event.text)
             elif isinstance(event, Started):
                 started = event
                 usage = _usage(event.prompt_tokens, event.reuse, 0, marked=marked)
@@ -91,13 +98,22 @@ class _Blocks:
 
     def __init__(self) -> None:
         self._index = -1
-        self._open: str | int | None = None  # "text", or the index of a call
+        self._open: str | int | None = None  # "text", "thinking", or the index of a call
         self._before = b""
+        self._thought = ""
 
     def text(self, text: str) -> bytes:
         out = b""
         if self._open != "text":
             out = self._begin("text", {"type": "text", "text": ""}, b'{"type":"text_delta","text":')
+        return out + self._before + dump(text) + b"}}\n\n"
+
+    def thinking(self, text: str) -> bytes:
+        out = b""
+        if self._open != "thinking":
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+            out = self._begin("thinking", block, b'{"type":"thinking_delta","thinking":')
+        self._thought += text
         return out + self._before + dump(text) + b"}}\n\n"
 
     def call(self, delta: ToolCallDelta) -> bytes:
@@ -112,8 +128,14 @@ class _Blocks:
     def end(self) -> bytes:
         if self._open is None:
             return b""
+        signed = b""
+        if self._open == "thinking":
+            delta = {"type": "signature_delta", "signature": _signature(self._thought)}
+            signed = _event(
+                "content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta}
+            )
         self._open = None
-        return _event("content_block_stop", {"type": "content_block_stop", "index": self._index})
+        return signed + _event("content_block_stop", {"type": "content_block_stop", "index": self._index})
 
     def _begin(self, what: str | int, block: dict[str, Any], delta: bytes) -> bytes:
         out = self.end()
@@ -131,6 +153,11 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
 
 def _head(started: Started) -> dict[str, Any]:
     return {"id": "msg_" + started.request, "type": "message", "role": "assistant", "model": started.model}
+
+
+def _signature(thought: str) -> str:
+    """Return a signature; clients send thoughts back only with one, and it isn't looked at then."""
+    return hashlib.blake2b(thought.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _called(call: ToolCall) -> dict[str, Any]:

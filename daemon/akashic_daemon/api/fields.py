@@ -52,7 +52,7 @@ def extension_fields(extension: AkashicExtension) -> dict[str, Any]:
 
 
 def notes_on(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return what a client is told of its messages."""
+    """Return what a client is told of messages whose last one isn't continued."""
     if messages and messages[-1].role is Role.ASSISTANT:
         return ("the last message is the assistant's; it was taken as complete, and another one answers",)
     return ()

@@ -17,7 +17,7 @@ from akashic_daemon.api.openai_answer import chunks, whole
 from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.stream import EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.errors import NotFound, Unsupported
+from akashic_daemon.errors import BadRequest, NotFound, Unsupported
 from akashic_daemon.protocol.openai import ChatCompletionRequest, SamplingFields
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
@@ -68,6 +68,7 @@ async def chat_completions(request: Request) -> Response:
     body = parse(ChatCompletionRequest, without_nulls(await read_json(request)))
     tools, ignored = function_tools(body.tools or [])
     schema, strict = schema_of(body.response_format)
+    think, unknown = _thinking(body)
     generation = GenerationInput(
         messages=_messages(body, request.app.state.service),
         tools=tools,
@@ -75,11 +76,13 @@ async def chat_completions(request: Request) -> Response:
         parallel_tool_calls=body.parallel_tool_calls,
         json_schema=schema,
         strict_schema=strict,
+        think=think,
+        continue_final=_continues(body),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         **shared_fields(body),
     )
     service: Service = request.app.state.service
-    headers = ignored_header(request, sorted([*(body.model_extra or ()), *ignored]))
+    headers = ignored_header(request, sorted([*(body.model_extra or ()), *ignored, *unknown]))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
@@ -93,6 +96,35 @@ async def chat_completions(request: Request) -> Response:
     if ended is None:
         return Response(status_code=_CLIENT_CLOSED)
     return json_response(whole(*ended), headers=headers)
+
+
+def _thinking(body: ChatCompletionRequest) -> tuple[bool | None, list[str]]:
+    """Return whether the model is to think, None when nothing is said of it, and what else is said and means nothing."""
+    wishes = dict(body.chat_template_kwargs)
+    asked = [wish for name in ("enable_thinking", "thinking") if isinstance(wish := wishes.pop(name, None), bool)]
+    unknown = [f"chat_template_kwargs.{name}" for name in wishes]
+    if body.reasoning_effort == "none":
+        asked.append(False)
+    elif body.reasoning_effort is not None:
+        unknown.append("reasoning_effort")
+    return (asked[0] if asked else None), unknown
+
+
+def _continues(body: ChatCompletionRequest) -> bool:
+    """Tell if the last message is to be gone on with. Raises BadRequest for flags that contradict each other."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise BadRequest(
+            "fields 'continue_final_message' and 'add_generation_prompt' are both true",
+            hint="an answer is either begun or continued: leave one out",
+            param="add_generation_prompt",
+        )
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise BadRequest(
+            "field 'add_generation_prompt' is false, so nobody's turn would begin",
+            hint="send continue_final_message: true to have the last message continued",
+            param="add_generation_prompt",
+        )
+    return body.continue_final_message
 
 
 def _messages(body: ChatCompletionRequest, service: Service) -> tuple[Message, ...]:

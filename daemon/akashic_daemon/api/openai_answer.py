@@ -9,7 +9,7 @@ from typing import Any
 
 from akashic_daemon.api.border import dump
 from akashic_daemon.api.ending import akashic_block, check_complete
-from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.service import Service
 
 
@@ -39,6 +39,9 @@ async def chunks(service: Service, generation: GenerationInput, *, with_usage: b
             elif isinstance(event, ToolCallDelta):
                 choice = {"index": 0, "delta": {"tool_calls": [_call_delta(event)]}, "finish_reason": None}
                 yield head + dump(choice) + b"]}\n\n"
+            elif isinstance(event, ThinkingDelta):
+                choice = {"index": 0, "delta": {"reasoning_content": event.text}, "finish_reason": None}
+                yield head + dump(choice) + b"]}\n\n"
             elif isinstance(event, Started):
                 started = event
                 head = b"data: " + dump(_head(event, "chat.completion.chunk"))[:-1] + b',"choices":['
@@ -54,6 +57,8 @@ async def chunks(service: Service, generation: GenerationInput, *, with_usage: b
 
 def _message(finished: Finished) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": finished.text}
+    if finished.thinking is not None:
+        message["reasoning_content"] = finished.thinking
     if finished.tool_calls:
         message["content"] = finished.text or None
         message["tool_calls"] = [
@@ -86,6 +91,7 @@ def usage_of(finished: Finished) -> dict[str, Any]:
         "completion_tokens": finished.completion_tokens,
         "total_tokens": finished.prompt_tokens + finished.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": finished.reuse.reused_tokens},
+        "completion_tokens_details": {"reasoning_tokens": finished.thinking_tokens},
         "drop_skipped_tokens": finished.reuse.drop_skipped_tokens,
         "repos_tokens": finished.reuse.reposed_tokens,
     }

@@ -129,6 +129,9 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
     tools, hosted = function_tools(_as_chat_tools(body.tools))
     text = body.text.model_extra or {} if body.text is not None else {}
     ignored = [*left_out, *hosted, *(f"text.{name}" for name in text), *(body.model_extra or ())]
+    reasoning = dict(body.reasoning or {})
+    think = False if reasoning.get("effort") == "none" and reasoning.pop("effort") else None
+    ignored += [f"reasoning.{name}" for name in reasoning]
     if body.truncation == "auto":
         ignored.append("truncation")
     schema, strict = schema_of(_as_chat_format(body.text.format if body.text is not None else None))
@@ -140,6 +143,7 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
         "parallel_tool_calls": body.parallel_tool_calls,
         "json_schema": schema,
         "strict_schema": strict,
+        "think": think,
         "notes": notes_on((*old, *new)),
         **extension_fields(body.akashic),
     }

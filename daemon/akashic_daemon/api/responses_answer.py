@@ -14,12 +14,11 @@ from typing import Any
 
 from akashic_daemon.api.border import dump
 from akashic_daemon.api.ending import akashic_block, check_complete
+from akashic_daemon.api.responses_output import Kind, Output, part_of
 from akashic_daemon.api.stream import as_ours
 from akashic_daemon.protocol.responses import ResponseRequest
-from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.service import Service
-
-Item = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,17 @@ class Answer:
         self._created_s = int(time.time())
         self._model = asked.body.model or ""
         self._number = -1
-        self._output = _Output(self._id)
+        self._output = Output(self._id, sealed="reasoning.encrypted_content" in (asked.body.include or ()))
 
     async def whole(self, started: Started, finished: Finished) -> dict[str, Any]:
         """Return the answer of a request that doesn't stream."""
         self._model = started.model
+        if finished.thinking is not None:
+            self._output.begin("reasoning")
+            self._output.text += finished.thinking
+            self._output.end()
         if finished.text:
-            self._output.begin_text()
+            self._output.begin("text")
             self._output.text += finished.text
         for index, call in enumerate(finished.tool_calls):
             self._output.end()
@@ -62,7 +65,9 @@ class Answer:
             async for event in source:
                 if isinstance(event, TextDelta):
                     if event.text:
-                        yield self._text(event.text)
+                        yield self._text("text", event.text)
+                elif isinstance(event, ThinkingDelta):
+                    yield self._text("reasoning", event.text)
                 elif isinstance(event, ToolCallDelta):
                     yield self._call(event)
                 elif isinstance(event, Started):
@@ -100,15 +105,17 @@ class Answer:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    def _text(self, text: str) -> bytes:
+    def _text(self, kind: Kind, text: str) -> bytes:
         output, out = self._output, b""
-        if not output.is_text:
+        if output.kind != kind:
             out = self._end_item()
-            output.begin_text()
+            output.begin(kind)
             out += self._event("response.output_item.added", output_index=output.index, item=output.item("in_progress"))
-            out += self._event("response.content_part.added", **output.place(content=True), part=_part(""))
+            out += self._event("response.content_part.added", **output.place(content=True), part=part_of(kind, ""))
         output.text += text
         place = output.place(content=True)
+        if kind == "reasoning":
+            return out + self._event("response.reasoning_text.delta", **place, delta=text)
         return out + self._event("response.output_text.delta", **place, delta=text, logprobs=[])
 
     def _call(self, delta: ToolCallDelta) -> bytes:
@@ -125,15 +132,18 @@ class Answer:
     def _end_item(self, status: str = "completed") -> bytes:
         """Close the open item, if there is one."""
         output = self._output
-        if not output.is_open:
+        if output.kind is None:
             return b""
-        if output.is_text:
-            place = output.place(content=True)
-            out = self._event("response.output_text.done", **place, text=output.text, logprobs=[])
-            out += self._event("response.content_part.done", **place, part=_part(output.text))
-        else:
+        if output.kind == "call":
             done = {"name": output.name, "arguments": output.text}
             out = self._event("response.function_call_arguments.done", **output.place(), **done)
+        else:
+            place = output.place(content=True)
+            if output.kind == "reasoning":
+                out = self._event("response.reasoning_text.done", **place, text=output.text)
+            else:
+                out = self._event("response.output_text.done", **place, text=output.text, logprobs=[])
+            out += self._event("response.content_part.done", **place, part=part_of(output.kind, output.text))
         index = output.index
         return out + self._event("response.output_item.done", output_index=index, item=output.end(status))
 
@@ -171,69 +181,8 @@ class Answer:
         }
 
 
-class _Output:
-    """The items of an answer: those that are done, and one that is open."""
-
-    def __init__(self, response_id: str) -> None:
-        self._suffix = response_id.removeprefix("resp_")
-        self.items: list[Item] = []
-        self.text = ""
-        self.name = ""
-        self.call_index: int | None = None
-        self.is_open = False
-        self._call_id = ""
-
-    @property
-    def index(self) -> int:
-        """The open item's place."""
-        return len(self.items)
-
-    @property
-    def is_text(self) -> bool:
-        """Tell if the open item is a message."""
-        return self.is_open and self.call_index is None
-
-    def begin_text(self) -> None:
-        self.is_open, self.call_index, self.text = True, None, ""
-
-    def begin_call(self, delta: ToolCallDelta) -> None:
-        assert delta.id is not None, "the first delta of a call has its id and name"
-        assert delta.name is not None, "the first delta of a call has its id and name"
-        self.is_open, self.call_index, self.text = True, delta.index, ""
-        self._call_id, self.name = delta.id, delta.name
-
-    def end(self, status: str = "completed") -> Item:
-        """Close the open item and return it; an empty object when none is open."""
-        if not self.is_open:
-            return {}
-        item = self.item(status)
-        self.items.append(item)
-        self.is_open, self.call_index, self.text = False, None, ""
-        return item
-
-    def item(self, status: str) -> Item:
-        if self.call_index is None:
-            content = [] if status == "in_progress" else [_part(self.text)]
-            head = {"type": "message", "role": "assistant", "content": content}
-        else:
-            head = {"type": "function_call", "call_id": self._call_id, "name": self.name, "arguments": self.text}
-        return {"id": self._item_id(), "status": status, **head}
-
-    def place(self, *, content: bool = False) -> dict[str, Any]:
-        """Return how events name the open item."""
-        place: dict[str, Any] = {"item_id": self._item_id(), "output_index": self.index}
-        return {**place, "content_index": 0} if content else place
-
-    def _item_id(self) -> str:
-        return f"{'msg' if self.call_index is None else 'fc'}_{self._suffix}{self.index}"
-
-
 def _status(finished: Finished) -> str:
     return "incomplete" if finished.finish_reason == "length" else "completed"
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(finished: Finished) -> dict[str, Any]:
@@ -242,6 +191,6 @@ def _usage(finished: Finished) -> dict[str, Any]:
         "input_tokens": finished.prompt_tokens,
         "input_tokens_details": {"cached_tokens": finished.reuse.reused_tokens, "cache_write_tokens": written},
         "output_tokens": finished.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": finished.thinking_tokens},
         "total_tokens": finished.prompt_tokens + finished.completion_tokens,
     }

@@ -276,7 +276,7 @@ def _make_builder(engine: Engine) -> PromptBuilder | AkashicError | None:
     def spell(tokens: Sequence[int]) -> bytes | None:
         return b"".join(map(engine.token_bytes, tokens)) if all(token in ids for token in tokens) else None
 
-    told = says(engine, template.syntax)
+    told = says(engine, template.syntax, template.thinking())
     return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos, spell=spell, says=told)
 
 

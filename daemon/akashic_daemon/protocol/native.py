@@ -338,11 +338,11 @@ class TurnRequest(Wire):
 class TurnEvent(Wire):
     """One line of a turn's answer.
 
-    start: the prompt was laid out (`reuse` says what left the window); progress: prefill so far; text: more of the
-    answer; done: the end, with everything; error: the end, badly. The session keeps what was generated either way.
+    start: the prompt was laid out (`reuse` says what left the window); progress: prefill so far; thinking: more of
+    what the model thinks first; text: more of the answer; done: the end, with everything; error: the end, badly. The session keeps what was generated either way.
     """
 
-    kind: Literal["start", "progress", "text", "done", "error"]
+    kind: Literal["start", "progress", "thinking", "text", "done", "error"]
     session: str | None = None
     request: str | None = None
     text: str = ""

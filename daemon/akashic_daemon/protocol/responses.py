@@ -30,6 +30,7 @@ class CountInputRequest(BaseModel):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     text: TextConfig | None = None
+    reasoning: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     akashic: AkashicExtension = AkashicExtension()
 

@@ -1,4 +1,4 @@
-"""One answer's sampled bytes to events: text and, where the request has tools, the calls in it."""
+"""One answer's sampled bytes to events: what is thought first, text and, where the request has tools, the calls in it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import codecs
 import secrets
 from collections.abc import Mapping, Sequence
 
-from akashic_daemon.schedule.events import TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.schedule.text import TextAssembler
-from akashic_daemon.toolcalls.form import AnswerForm
+from akashic_daemon.toolcalls.form import AnswerForm, Thinking
 from akashic_daemon.toolcalls.reader import CallReader, Said
+from akashic_daemon.toolcalls.thoughts import ThoughtReader
 from akashic_daemon.trajectory.message import ToolCall
 
+Delta = TextDelta | ThinkingDelta | ToolCallDelta
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Answer:
     """What one answer says. Stop strings end it where it is text, not within a call.
 
-    marks: tokens that print nothing but stand for something in the wrapper of calls.
+    marks: tokens that print nothing but stand for something in the wrapper of calls, or around thoughts.
     """
 
     def __init__(
@@ -28,8 +30,11 @@ class Answer:
         *,
         marks: Mapping[int, bytes] | None = None,
         holds_grammar: bool = False,
+        thinking: Thinking = "none",
     ) -> None:
         self._marks = marks or {}
+        self._thoughts = ThoughtReader(thinking) if thinking != "none" else None
+        self.thinking_tokens = 0
         self._plain: TextAssembler | None = None
         self._reader: CallReader | None = None
         if form is None or form.syntax is None:
@@ -46,6 +51,11 @@ class Answer:
         reader = self._reader if self._reader is not None else self._plain
         assert reader is not None
         return reader.text
+
+    @property
+    def thinking(self) -> str | None:
+        """What was thought before."""
+        return None if self._thoughts is None else self._thoughts.thought
 
     @property
     def stop_string(self) -> str | None:
@@ -66,26 +76,45 @@ class Answer:
             return ()
         return tuple(ToolCall(i, c.name, c.arguments) for i, c in zip(self._ids, self._reader.calls, strict=False))
 
-    def push(self, token: int, piece: bytes, tokens: int) -> list[TextDelta | ToolCallDelta]:
+    def push(self, token: int, piece: bytes, tokens: int) -> list[Delta]:
         """Add a token and what it prints, the answer's `tokens`-th; return what is certain now."""
+        if self._thoughts is not None and not self._thoughts.is_over:
+            text = self._decoder.decode(self._marks.get(token, piece))
+            return self._thinking(self._thoughts, self._thoughts.push(text), tokens)
         if self._plain is not None:
-            text = self._plain.push(piece)
-            return [TextDelta(text, tokens)] if text else []
+            return _text(self._plain.push(piece), tokens)
         assert self._reader is not None
         piece = self._marks.get(token, piece)
         return self._events(self._reader.push(self._decoder.decode(piece)), tokens)
 
-    def finish(self, tokens: int) -> list[TextDelta | ToolCallDelta]:
+    def finish(self, tokens: int) -> list[Delta]:
         """Return what was held back; the answer has ended."""
+        out: list[Delta] = []
+        if self._thoughts is not None and not self._thoughts.is_over:
+            thought, said = self._thoughts.push(self._decoder.decode(b"", True))
+            out = self._thinking(self._thoughts, (thought, said), tokens)
+            out += self._thinking(self._thoughts, self._thoughts.finish(), tokens)
         if self._plain is not None:
-            text = self._plain.finish()
-            return [TextDelta(text, tokens)] if text else []
+            return out + _text(self._plain.finish(), tokens)
         assert self._reader is not None
-        said = [*self._reader.push(self._decoder.decode(b"", True)), *self._reader.finish()]
-        return self._events(said, tokens)
+        told = [*self._reader.push(self._decoder.decode(b"", True)), *self._reader.finish()]
+        return out + self._events(told, tokens)
 
-    def _events(self, said: Sequence[Said], tokens: int) -> list[TextDelta | ToolCallDelta]:
-        out: list[TextDelta | ToolCallDelta] = []
+    def _thinking(self, thoughts: ThoughtReader, parts: tuple[str, str], tokens: int) -> list[Delta]:
+        """Return events of a piece of which the first part is thought and the second said."""
+        thought, said = parts
+        if thought or thoughts.is_thinking:
+            self.thinking_tokens = tokens
+        out: list[Delta] = [ThinkingDelta(thought)] if thought else []
+        if not said:
+            return out
+        if self._plain is not None:
+            return out + _text(self._plain.push(said.encode()), tokens)
+        assert self._reader is not None
+        return out + self._events(self._reader.push(said), tokens)
+
+    def _events(self, said: Sequence[Said], tokens: int) -> list[Delta]:
+        out: list[Delta] = []
         for part in said:
             if isinstance(part, str):
                 out.append(TextDelta(part, tokens))
@@ -100,3 +129,7 @@ class Answer:
         if self._id_chars:
             return "".join(secrets.choice(_LETTERS) for _ in range(self._id_chars))
         return f"call_{secrets.token_hex(12)}"
+
+
+def _text(text: str, tokens: int) -> list[Delta]:
+    return [TextDelta(text, tokens)] if text else []

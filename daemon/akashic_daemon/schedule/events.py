@@ -24,7 +24,7 @@ class GenerationInput:
     expect_s: the session's next request is expected so many seconds after this one ends.
     continue_final: the last message is an unfinished assistant message to go on with. tool_choice: "auto", "none",
     "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it;
-    strict_schema: refuse one that a grammar can't hold it to.
+    strict_schema: refuse one that a grammar can't hold it to. think: whether a model that can think does; None is as it likes.
     memory: whether, or how, memory is used; None leaves it to the settings. recalled: what of it stands in the messages.
     notes: what was done to it on the way here, for people.
     """
@@ -49,6 +49,7 @@ class GenerationInput:
     parallel_tool_calls: bool = True
     json_schema: Mapping[str, Any] | None = None
     strict_schema: bool = False
+    think: bool | None = None
     priority: Priority = "normal"
     memory: bool | MemoryAsk | None = None
     recalled: Recalled | None = None
@@ -83,6 +84,13 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallDelta:
     """More of a tool call. The first of each `index` has `id` and `name`; `arguments` is the next piece of JSON text."""
 
@@ -96,7 +104,8 @@ class ToolCallDelta:
 class Finished:
     """The end; always the last event unless an error is raised. `stop_string` is set when one ended it.
 
-    tool_calls: in order; their text is no part of `text`.
+    tool_calls: in order; their text is no part of `text`. thinking: what the model thought first; None for nothing.
+    thinking_tokens: how many of the completion's tokens were spent on that.
     """
 
     finish_reason: FinishReason
@@ -107,6 +116,8 @@ class Finished:
     timing: Timing
     stop_string: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    thinking: str | None = None
+    thinking_tokens: int = 0
 
 
-GenerationEvent = Started | Progress | TextDelta | ToolCallDelta | Finished
+GenerationEvent = Started | Progress | TextDelta | ThinkingDelta | ToolCallDelta | Finished

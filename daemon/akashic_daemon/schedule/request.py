@@ -16,7 +16,7 @@ from akashic_daemon.schedule.events import Finished, FinishReason, GenerationEve
 from akashic_daemon.schedule.tiering import Outlook
 from akashic_daemon.tiers.exporter import Trail
 from akashic_daemon.tiers.promotion import Promotion
-from akashic_daemon.toolcalls.form import AnswerForm
+from akashic_daemon.toolcalls.form import AnswerForm, Thinking
 from akashic_daemon.types import Priority, RequestId, SequenceId
 
 
@@ -63,9 +63,11 @@ class Request:
     form: AnswerForm | None = None
     """What the answer may look like; None for free text."""
     marks: Mapping[int, bytes] = field(default_factory=dict)
-    """Tokens that print nothing but stand for something in the wrapper of calls."""
+    """Tokens that print nothing but stand for something in the wrapper of calls, or around thoughts."""
     holds_grammar: bool = False
     """Whether the engine keeps the answer to its grammar."""
+    thinking: Thinking = "none"
+    """Whether the answer may begin with a think block, or does."""
     route: Route = field(init=False)
     state: State = State.QUEUED
     sequence: SequenceId | None = None
@@ -103,7 +105,9 @@ class Request:
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
-        self.answer = Answer(self.stop, self.form, marks=self.marks, holds_grammar=self.holds_grammar)
+        self.answer = Answer(
+            self.stop, self.form, marks=self.marks, holds_grammar=self.holds_grammar, thinking=self.thinking
+        )
         self.route = self.routes[0]
 
     def take(self, route: Route, computing: int) -> None:
@@ -142,4 +146,6 @@ class Request:
             timing=self.timing,
             stop_string=self.answer.stop_string,
             tool_calls=calls,
+            thinking=self.answer.thinking,
+            thinking_tokens=self.answer.thinking_tokens,
         )

@@ -60,11 +60,12 @@ class Message:
 
     @property
     def said(self) -> str:
-        """What was sampled of it, as one text by which its ids are kept: its content, and its calls if it makes any."""
+        """What was sampled of it, as one text by which its ids are kept: its content, and thoughts and calls if it has any."""
+        text = self.content if self.thinking is None else f"\x1e{self.thinking}\x1e{self.content}"
         if not self.tool_calls:
-            return self.content
+            return text
         calls = [[c.id, c.name, c.arguments] for c in self.tool_calls]
-        return f"{self.content}\x1f{json.dumps(calls, ensure_ascii=False)}"
+        return f"{text}\x1f{json.dumps(calls, ensure_ascii=False)}"
 
     def digest(self) -> MessageDigest:
         """Return the tagged digest of what the message says."""

@@ -18,14 +18,14 @@ from akashic_daemon.errors import TemplateError
 from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.syntax import Syntax
 from akashic_daemon.trajectory.message import Message, Role, chain_all
-from akashic_daemon.trajectory.template import ChatTemplate, Segment
+from akashic_daemon.trajectory.template import ChatTemplate, Segment, broken_off
 from akashic_daemon.types import ChainDigest
 
 RecallSampled = Callable[[ChainDigest | None, str], Sequence[int] | None]
 """(chain before the message, its text) -> the ids it was sampled as, if it was sampled here."""
 
-Says = Callable[[Sequence[int], str, Sequence[tuple[str, str]]], bool]
-"""(sampled ids, text, calls as (name, arguments)) -> whether the ids are, with this model, just that answer."""
+Says = Callable[[Sequence[int], Message, str], bool]
+"""(sampled ids, answer, its text in the prompt) -> whether the ids are, with this model, just that answer as it is shown."""
 
 _CACHED_TEXTS = 8192
 _PROBE = "\u2063answer\u2063"
@@ -80,13 +80,20 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] = (),
         recall: RecallSampled | None = None,
         add_generation_prompt: bool = True,
+        think: bool | None = None,
+        continue_final: bool = False,
     ) -> Prompt:
-        """Return the whole conversation as a prompt."""
-        rendered = self._template.segments(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        """Return the whole conversation as a prompt; continue_final: it ends where the last message breaks off.
+
+        Raises Unsupported for a last message that the template doesn't show as it is.
+        """
+        opened = add_generation_prompt and not continue_final
+        rendered = self._template.segments(messages, tools=tools, add_generation_prompt=opened, think=think)
+        segments = broken_off(rendered.segments, messages[-1]) if continue_final else rendered.segments
         chains = chain_all(messages)
-        opening = self._opening(rendered.segments, len(messages))
+        opening = self._template.opening(think) if continue_final else self._opening(segments, len(messages))
         tokens, owners = array("i"), array("i")
-        for segment in rendered.segments:
+        for segment in segments:
             ids = self._segment_tokens(segment, messages, chains, recall, opening)
             tokens.extend(ids)
             owners.extend([segment.first_message] * len(ids))
@@ -150,10 +157,9 @@ class PromptBuilder:
         """In what wrapper the model writes tool calls."""
         return self._template.syntax
 
-    @property
-    def thinking(self) -> Thinking:
-        """Whether an answer may begin with a <think> block, or does."""
-        return self._template.thinking
+    def thinking(self, think: bool | None = None) -> Thinking:
+        """Tell whether an answer may begin with a <think> block, or does."""
+        return self._template.thinking(think)
 
     def takes_pairs(self) -> bool:
         """Tell if the template lets a user's message follow another one."""
@@ -218,8 +224,10 @@ class PromptBuilder:
             message = messages[owned.start]
             content = message.content
             parent = chains[owned.start - 1] if owned.start else None
-            if message.tool_calls:
-                exact = self._exact_calls(segment, message, recall(parent, message.said), opening)
+            if not segment.text.startswith(opening):  # one that says already that there is no thought
+                opening = opening.partition("<think>")[0]
+            if message.tool_calls or message.thinking is not None:
+                exact = self._exact(segment, message, recall(parent, message.said), opening)
                 return self._text_tokens(segment.text) if exact is None else exact
             if content and segment.text.startswith(opening + content):
                 sampled = recall(parent, content)
@@ -228,10 +236,10 @@ class PromptBuilder:
                     return self._text_tokens(opening) + ids + self._text_tokens(rest)
         return self._text_tokens(segment.text)
 
-    def _exact_calls(
+    def _exact(
         self, segment: Segment, message: Message, sampled: Sequence[int] | None, opening: str
     ) -> array[int] | None:
-        """Return the tokens of a message with calls, the sampled ids in place of what the template makes of them.
+        """Return the tokens of a message with calls or thoughts, the sampled ids in place of what the template makes of them.
 
         None when the ids aren't known, don't say just this with this model, or the template ends the turn otherwise.
         """
@@ -240,12 +248,12 @@ class PromptBuilder:
             return None
         if not segment.text.startswith(opening) or not segment.text.endswith(closing):
             return None
-        calls = tuple((call.name, call.arguments) for call in message.tool_calls)
         ids = array("i", sampled)
-        if self._believed.get(message.said) != ids:
-            if not self._says(ids, message.content, calls):
+        shown = segment.text[len(opening) : len(segment.text) - len(closing)]
+        if self._believed.get(f"{message.said}\x1f{shown}") != ids:
+            if not self._says(ids, message, shown):
                 return None
-            self._believe(message.said, ids)
+            self._believe(f"{message.said}\x1f{shown}", ids)
         return self._text_tokens(opening) + ids + self._text_tokens(closing)
 
     def _turn_end(self, opening: str) -> str:
@@ -255,7 +263,8 @@ class PromptBuilder:
             segments = self._template.segments(turns, add_generation_prompt=False).segments
             segment = segments[1] if len(segments) > 1 else segments[0]
             before, found, after = segment.text.partition(_PROBE)
-            self._closing = after if found and before == opening and segment.messages == range(1, 2) else ""
+            is_whole = found and opening.startswith(before) and segment.messages == range(1, 2)
+            self._closing = after if is_whole else ""
         return self._closing
 
     def _believe(self, text: str, ids: array[int]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from akashic_daemon.errors import TemplateError
+from akashic_daemon.errors import TemplateError, Unsupported
 from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.history import Habits, as_text, calls_as_text, find_habits, shown_id
@@ -81,21 +81,38 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self.syntax = syntax_of(source)
         """In what wrapper the model writes tool calls."""
-        self._source_thinks = "<think>" in source
+        self._source_thinks = "<think>" in source or "</think>" in source
+        self._thinking: dict[bool | None, Thinking] = {}
         self._knows_tool_calls = "tool_calls" in source and self.syntax != GENERIC
         self._probed: Habits | None = None
         self._segment_texts: OrderedDict[tuple[ChainDigest, str], str] = OrderedDict()
 
-    @property
-    def thinking(self) -> Thinking:
-        """Whether an answer may begin with a <think> block, or does: the prompt opens one."""
+    def thinking(self, think: bool | None = None) -> Thinking:
+        """Tell whether an answer may begin with a <think> block, or does: the prompt opens one. think: what was asked for."""
         if not self._source_thinks:
             return "none"
+        if think not in self._thinking:
+            self._thinking[think] = self._probe_thinking(think)
+        return self._thinking[think]
+
+    def _probe_thinking(self, think: bool | None) -> Thinking:
         try:
-            opening = self.render([Message(Role.USER, "u")])
+            opening = self.render([Message(Role.USER, "u")], think=think).rstrip()
         except TemplateError:
             return "may"
-        return "must" if opening.rstrip().endswith("<think>") else "may"
+        if opening.endswith("<think>"):
+            return "must"
+        return "none" if opening.endswith("</think>") else "may"
+
+    def opening(self, think: bool | None = None) -> str:
+        """Return the generation prompt: what stands before an answer; empty when that can't be told."""
+        user = [Message(Role.USER, "u")]
+        try:
+            without = self.render(user, add_generation_prompt=False, think=think)
+            opened = self.render(user, think=think)
+        except TemplateError:
+            return ""
+        return opened.removeprefix(without) if opened.startswith(without) else ""
 
     def render(
         self,
@@ -103,15 +120,23 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        think: bool | None = None,
     ) -> str:
         """Return the prompt's text. Raises TemplateError with the template's own words."""
         seen = self._as_template_sees(messages, tools)
-        return self._render(seen, list(tools) if self.syntax.native else [], add_generation_prompt)
+        return self._render(seen, list(tools) if self.syntax.native else [], add_generation_prompt, think)
 
-    def _render(self, seen: list[dict[str, Any]], tools: list[Any], add_generation_prompt: bool) -> str:
+    def _render(
+        self, seen: list[dict[str, Any]], tools: list[Any], add_generation_prompt: bool, think: bool | None = None
+    ) -> str:
+        wishes = {} if think is None else {"enable_thinking": think, "thinking": think}
         try:
             return self._template.render(
-                messages=seen, tools=tools or None, add_generation_prompt=add_generation_prompt, **self._tokens
+                messages=seen,
+                tools=tools or None,
+                add_generation_prompt=add_generation_prompt,
+                **self._tokens,
+                **wishes,
             )
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template refused these messages: {error}") from error
@@ -124,21 +149,28 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        think: bool | None = None,
     ) -> Rendered:
         """Return the prompt cut at message borders."""
-        text = self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-        cut = self._cut(text, messages, tools, near=True)
+        text = self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, think=think)
+        cut = self._cut(text, messages, tools, think, near=True)
         if cut is None:
-            cut = self._cut(text, messages, tools, near=False)
+            cut = self._cut(text, messages, tools, think, near=False)
         assert cut is not None, "exact borders don't contradict themselves"
         return Rendered(tuple(cut), tuple(self._notes(messages, tools)))
 
     def _cut(
-        self, text: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, near: bool
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        think: bool | None,
+        *,
+        near: bool,
     ) -> list[Segment] | None:
         """Return the text in segments; None when what neighbours said (`near`) was contradicted."""
         tools_key = json.dumps(list(tools), sort_keys=True, default=str) if tools else ""
-        borders = self._borders(text, messages, tools, near=near)
+        borders = self._borders(text, messages, tools, think, near=near)
         new: list[tuple[tuple[ChainDigest, str], str]] = []
         out: list[Segment] = []
         at = first = 0
@@ -170,12 +202,18 @@ class ChatTemplate:
         self._segment_texts = OrderedDict()
 
     def _borders(
-        self, text: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, near: bool
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        think: bool | None,
+        *,
+        near: bool,
     ) -> Borders:
         shown_tools = list(tools) if self.syntax.native else []
 
         def whole(seen: list[dict[str, Any]]) -> str:
-            return self._render(seen, shown_tools, False)
+            return self._render(seen, shown_tools, False, think)
 
         def exact(index: int) -> int | None:
             seen = self._as_template_sees(messages[: index + 1], tools)
@@ -190,7 +228,7 @@ class ChatTemplate:
 
         habits = self._habits_for(messages, tools)
         seen = [self._message(m, habits) for m in messages]
-        return Borders(text, seen, lambda shown: self._render(shown, [], False), exact, near=near)
+        return Borders(text, seen, lambda shown: self._render(shown, [], False, think), exact, near=near)
 
     def _keep(self, key: tuple[ChainDigest, str], text: str) -> None:
         self._segment_texts[key] = text
@@ -267,3 +305,16 @@ class ChatTemplate:
             place = "the system message" if self._habits.has_system_role else "the first user message"
             notes.append(f"the model's template has no tools that are known here; {place} describes them")
         return notes
+
+
+def broken_off(segments: Sequence[Segment], message: Message) -> tuple[Segment, ...]:
+    """Return a conversation's segments up to where its last message breaks off, which is to be continued."""
+    last = segments[-1]
+    said = message.content if message.content in last.text else message.content.strip()
+    before, found, _ = last.text.rpartition(said)
+    if not found:
+        raise Unsupported(
+            "continuing the last message: the model's chat template doesn't show it as it is",
+            hint="let the last message be the user's",
+        )
+    return (*segments[:-1], Segment(before + said, last.first_message, last.end_message))

@@ -6,6 +6,7 @@ What only hosted services can make sense of is left out and named; what a text m
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,8 @@ from akashic_daemon.transcript.content import compact_json, storable
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_SEALED = "akashic1:"
+"""What marks opaque text as ours: clients that send no thoughts in the open send this back."""
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
 
 
@@ -101,6 +104,8 @@ class _Reader:
     def _reasoning(self, item: dict[str, Any], where: str) -> None:
         parts = [*_list(item, "content", where), *_list(item, "summary", where)]
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        if not texts and (thought := _unsealed(item.get("encrypted_content"))) is not None:
+            texts = [thought]
         self.end_turn()
         if texts:
             self._turn = Message(Role.ASSISTANT, thinking="\n".join(texts))
@@ -123,6 +128,21 @@ class _Reader:
             "which reads text only",
             hint="send text parts",
         )
+
+
+def sealed_thought(thought: str) -> str:
+    """Return a thought as the opaque text of an item."""
+    return _SEALED + base64.b64encode(thought.encode("utf-8", "surrogatepass")).decode()
+
+
+def _unsealed(text: Any) -> str | None:
+    """Return the thought in opaque text; None for what isn't ours."""
+    if not isinstance(text, str) or not text.startswith(_SEALED):
+        return None
+    try:
+        return base64.b64decode(text.removeprefix(_SEALED), validate=True).decode("utf-8", "replace")
+    except ValueError:
+        return None
 
 
 def _list(item: dict[str, Any], key: str, where: str) -> list[Any]:
