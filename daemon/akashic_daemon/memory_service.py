@@ -23,6 +23,7 @@ from akashic_daemon.memory.answers import (
     Recalled,
     Remembered,
     Selector,
+    parse_reference,
 )
 from akashic_daemon.memory.compactors import Compactor, Extractive
 from akashic_daemon.memory.embedder import Embedder
@@ -32,7 +33,7 @@ from akashic_daemon.memory.selection import select
 from akashic_daemon.memory.worker import Worker
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.store.memory.marks import WatchMark
-from akashic_daemon.store.memory.rows import Chunk
+from akashic_daemon.store.memory.rows import Chunk, Relation
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.types import Clock, SystemClock
@@ -84,6 +85,8 @@ class MemoryService:
     async def close(self) -> None:
         """Stop upkeep and close the database."""
         await self.worker.stop()
+        if self._memory is not None:
+            await self.worker.write_results()
         async with self._opening:
             if self._memory is not None:
                 await self._thread.run(partial(_close, self._memory))
@@ -153,12 +156,14 @@ class MemoryService:
         """
         if not self.is_used:
             return []
-        return await self._run(
+        found = await self._run(
             lambda memory: recall.search(
                 memory, query, namespaces=_spaces(memory, namespaces), limit=limit, budget_tokens=budget_tokens,
                 now_s=now, explain=explain,
             )
         )  # fmt: skip
+        self.worker.note_results(found)
+        return found
 
     async def recall(
         self,
@@ -175,12 +180,14 @@ class MemoryService:
         """
         if not self.is_used:
             return Recalled("", (), 0)
-        return await self._run(
+        recalled = await self._run(
             lambda memory: recall.recall(
                 memory, query, namespaces=_spaces(memory, namespaces), budget_tokens=budget_tokens, now_s=now,
                 limit=RECALL_CANDIDATES, apart_from=apart_from,
             )
         )  # fmt: skip
+        self.worker.note_results(recalled.found)
+        return recalled
 
     # -- what there is -----------------------------------------------------------------------------------------
 
@@ -252,9 +259,15 @@ class MemoryService:
         await self._run(lambda memory: chunks.seal(memory, namespace))
         self.worker.wake()
 
+    async def keep_both(self, newer: str, older: str) -> None:
+        """Take back that a record supersedes another: both are current again. Raises NotFound, BadRequest."""
+        first, second = parse_reference(newer).number, parse_reference(older).number
+        await self._run(lambda memory: memory.store.unrelate(first, second, Relation.SUPERSEDES))
+
     async def compact(self) -> MemoryStats:
         """Reconcile now all that waits for it, lay chunks anew where it is due, and give freed pages back to the disk."""
         await self.worker.drain()
+        await self.worker.write_results()
         await self.worker.regroup()
         await self._run(lambda memory: memory.store.shrink())
         return await self.stats()

@@ -13,6 +13,8 @@ from akashic_daemon.memory.memory import Said
 from akashic_daemon.memory.recalled import marked
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.paths import Paths, find_paths
+from akashic_daemon.store.memory.store import open_memory_store
+from akashic_daemon.types import SystemClock
 from awaited import awaited
 from hashed_words import HashedWords
 
@@ -151,6 +153,37 @@ async def test_a_broken_line_is_named_and_those_before_it_are_in(tmp_path: Path)
     assert (await other.stats()).namespaces[0].turns == 2
     await memory.close()
     await other.close()
+
+
+@awaited
+async def test_what_searches_returned_is_noted_without_what_was_asked(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said(*FACTS), session="s1")
+    found = await memory.search("xylophone parrot tyre", limit=3)
+    await memory.close()
+    store = open_memory_store(paths(tmp_path).memory_database, SystemClock())
+    assert store.result_sets("user") == [tuple(one.turn.id for one in found)]
+    store.close()
+    assert not any(b"xylophone" in p.read_bytes() for p in paths(tmp_path).store_dir.rglob("*") if p.is_file())
+
+
+@awaited
+async def test_a_wrong_supersession_is_taken_back(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said("I live in Lyon.", at_s=1.0), session="s1")
+    await memory.add("user", said("I moved to Paris.", at_s=2.0), session="s2")
+    await memory.seal("user")
+    await memory.compact()
+    (chunk,) = await memory.chunks()
+    old, new = (await memory.chunk(chunk.id)).records
+    assert (old.is_current, new.is_current) == (False, True)
+    await memory.keep_both(f"r{new.id}", f"r{old.id}")
+    assert all(record.is_current for record in (await memory.chunk(chunk.id)).records)
+    with pytest.raises(NotFound, match="it doesn't"):
+        await memory.keep_both(f"r{new.id}", f"r{old.id}")
+    told = await memory.history(f"r{old.id}")
+    assert [turn.text for turn in told.turns] == ["I live in Lyon."]
+    await memory.close()
 
 
 async def stream(lines: list[str]) -> AsyncIterator[str]:

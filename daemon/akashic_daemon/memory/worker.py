@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.memory import chunks, reconcile
+from akashic_daemon.memory.answers import Found
 from akashic_daemon.memory.compactors import Compactor, Rejected
 from akashic_daemon.memory.extents import Regrouped
 from akashic_daemon.memory.memory import Memory
@@ -20,6 +22,7 @@ from akashic_daemon.memory.memory import Memory
 logger = logging.getLogger("akashic.memory")
 T = TypeVar("T")
 _AT_ONCE = 20
+_MOST_RESULTS = 256
 _LOOK_AGAIN_S = 0.25
 """So often it looks whether the daemon has nothing else to do."""
 
@@ -46,6 +49,23 @@ class Worker:
         """Why the newest chunk wasn't reconciled, or not as was asked for."""
         self.model_tokens = 0
         self.reconciled = 0
+        self._results: deque[tuple[str, tuple[int, ...]]] = deque(maxlen=_MOST_RESULTS)
+
+    def note_results(self, spans: Sequence[Found]) -> None:
+        """Note what a search returned, for layouts: it is written when there is time, and lost by a kill before."""
+        found: dict[str, list[int]] = {}
+        for span in spans:
+            found.setdefault(span.turn.namespace, []).append(span.turn.id)
+        self._results.extend((namespace, tuple(ids)) for namespace, ids in found.items() if len(ids) > 1)
+        if len(self._results) >= _MOST_RESULTS // 4:
+            self.wake()
+
+    async def write_results(self) -> None:
+        """Write what searches returned lately."""
+        if self._results:
+            results = list(self._results)
+            self._results.clear()
+            await self._guarded(lambda: self._run(lambda memory: memory.store.log_all(results)))
 
     def wake(self) -> None:
         """Look for work, now or as soon as the daemon is idle."""
@@ -82,6 +102,7 @@ class Worker:
                 while not self._is_idle():
                     await asyncio.sleep(_LOOK_AGAIN_S)
                 more = await self._next()
+            await self.write_results()
             await self.regroup()
 
     async def regroup(self) -> list[Regrouped]:

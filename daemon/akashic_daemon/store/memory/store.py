@@ -5,6 +5,7 @@ Turns are kept as they were said and never changed; everything else is derived f
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -308,8 +309,17 @@ class MemoryStore:
 
     def log_results(self, namespace: str, turn_ids: Sequence[int]) -> None:
         """Note that a search returned these turns together, best first; what was asked isn't kept."""
+        self.log_all([(namespace, turn_ids)])
+
+    def log_all(self, results: Sequence[tuple[str, Sequence[int]]]) -> None:
+        """Note what several searches returned, of a namespace each; turns that are gone are left out."""
         with self._database.transaction() as c:
-            space = turns.namespace_id(c, namespace)
+            for namespace, found in results:
+                there = turns.by_ids(c, found)
+                self._log(c, turns.namespace_id(c, namespace), [turn for turn in found if turn in there])
+
+    def _log(self, c: sqlite3.Connection, space: int, turn_ids: Sequence[int]) -> None:
+        if turn_ids:
             c.execute(
                 "INSERT INTO result_sets (namespace_id, at_s, turn_ids) VALUES (?, ?, ?)",
                 (space, self._clock.now_s(), array("q", turn_ids).tobytes()),
