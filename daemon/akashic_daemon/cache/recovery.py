@@ -94,9 +94,11 @@ def _read_by_the_rest(last: Node, matched: int, key: array[int], ops: OpTable, n
     while at < len(key):
         if key[at] < 0:
             op = ops.op(key[at])
+            after = state.apply(op)
             if isinstance(op, Move):
-                needed.add(state.spans)
-            state = state.apply(op)
+                moved = normal(s.indices for s in after.spans if s.version == after.repos_count)
+                needed.add(s.cut(*r) for s in state.spans for r in intersect((s.indices,), moved))
+            state = after
             at += 1
             continue
         needed.add(state.seen())
