@@ -178,17 +178,6 @@ class ScheduleSection(_Section):
     threads: int = Field(0, ge=0, description="CPU threads; 0 follows the load of the other programs on the machine.")
 
 
-class ServeSection(_Section):
-    """Where the daemon listens, besides its Unix socket."""
-
-    host: str = Field("127.0.0.1", description="Loopback address for TCP; used only when port is set.")
-    port: int = Field(0, ge=0, le=65535, description="TCP port; 0 means Unix socket only.")
-    insecure_no_auth: bool = Field(
-        False, description="Serve TCP without the bearer token. Any local user can then read your sessions."
-    )
-    idle_exit_s: int = Field(0, ge=0, description="Stop by itself after so many idle seconds; 0 never.")
-
-
 class RemoteSection(_Section):
     """How long other servers may take that compute remote models."""
 
@@ -198,6 +187,17 @@ class RemoteSection(_Section):
     retry_s: float = Field(
         15.0, ge=0, description="How long a remote server that is away or overloaded is asked again, pauses included."
     )
+
+
+class ServeSection(_Section):
+    """Where the daemon listens, besides its Unix socket."""
+
+    host: str = Field("127.0.0.1", description="Loopback address for TCP; used only when port is set.")
+    port: int = Field(0, ge=0, le=65535, description="TCP port; 0 means Unix socket only.")
+    insecure_no_auth: bool = Field(
+        False, description="Serve TCP without the bearer token. Any local user can then read your sessions."
+    )
+    idle_exit_s: int = Field(0, ge=0, description="Stop by itself after so many idle seconds; 0 never.")
 
 
 class ChatSection(_Section):
@@ -267,6 +267,7 @@ class Config(BaseModel):
     model: ModelSection = ModelSection()
     cache: CacheSection = CacheSection()
     schedule: ScheduleSection = ScheduleSection()
+    remote: RemoteSection = RemoteSection()
     serve: ServeSection = ServeSection()
     chat: ChatSection = ChatSection()
     memory: MemorySection = MemorySection()
@@ -296,7 +297,6 @@ def _from_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"reading {path}: {error}", hint="fix that line of TOML") from error
     names = set(setting_names())
     flat: dict[str, Any] = {}
-    remote: RemoteSection = RemoteSection()
     for section, body in data.items():
         if not isinstance(body, dict):
             raise _unknown(section, str(path))

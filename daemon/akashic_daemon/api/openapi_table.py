@@ -179,10 +179,10 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
     context.ScriptRequest: {"script": "repos", "dry_run": True},
     tiers.PruneRequest: {"unused_for_s": 86400, "dry_run": True},
     tiers.HintRequest: {"expect_s": 30},
+    memory_watch.WatchRequest: {"paths": ["/home/ann/.codex/sessions"], "once": True},
     memory.AddRequest: {"turns": [{"text": "I live in Lyon now."}], "namespace": "user"},
     memory.RememberRequest: {"namespace": "project:tea"},
     memory.SearchRequest: {"query": "Where do I live?", "limit": 5},
     memory.ForgetRequest: {"ids": ["t12"], "dry_run": True},
-    memory_watch.WatchRequest: {"paths": ["/home/ann/.codex/sessions"], "once": True},
 }
 """A body of each kind."""

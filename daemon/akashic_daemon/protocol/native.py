@@ -368,6 +368,7 @@ class ModelSummary(Wire):
     default: bool = False
     loaded: bool = False
     embedded: bool = False
+    remote: bool = False
     problem: str | None = None
 
 
@@ -390,7 +391,6 @@ class ModelDetail(Wire):
     vocabulary_size: int = 0
     trained_window_tokens: int = 0
     window_tokens: int = 0
-    remote: bool = False
     kv_bytes_per_token: int = 0
     fingerprint: str = ""
     capabilities: dict[str, Any] = Field(default_factory=dict)
@@ -399,20 +399,6 @@ class ModelDetail(Wire):
     metadata: dict[str, str] = Field(default_factory=dict)
 
 
-class AddModelRequest(Wire):
-    """Register a GGUF or a folder by path (absolute), or a remote model; the name defaults to the file's stem."""
-
-    path: str
-    name: str | None = None
-    default: bool = False
-
-
-class RemovedModel(Wire):
-    """What `model rm` removed: the registration, never the file."""
-
-    name: str
-    path: str = ""
-    remote: RemotePlace | None = None
 class RemotePlace(Wire):
     """A model of another OpenAI-compatible server. model: its name there; empty for the only one.
 
@@ -429,3 +415,17 @@ class RemotePlace(Wire):
     session_header: str = Field("x-session-id", pattern=r"^[A-Za-z0-9-]{0,64}$")
 
 
+class AddModelRequest(Wire):
+    """Register a GGUF or a folder by path (absolute), or a remote model; the name defaults to the file's stem."""
+
+    path: str = ""
+    remote: RemotePlace | None = None
+    name: str | None = None
+    default: bool = False
+
+
+class RemovedModel(Wire):
+    """What `model rm` removed: the registration, never the file."""
+
+    name: str
+    path: str
