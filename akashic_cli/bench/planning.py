@@ -132,15 +132,16 @@ def search(question: Question, limits: Limits, *, exact_only: bool) -> dict[str,
     return {"model": question.shape.name, "machine": question.machine.to_json(), **found}
 
 
-def validate(model: str | None, told: Told, *, full: bool) -> dict[str, Any]:
-    """Time this machine's engine, fit the rates, keep them for `--machine here`, and return the errors of the model."""
+def validate(model: str | None, told: Told, *, full: bool, keep: bool = True) -> dict[str, Any]:
+    """Time this machine's engine, fit the rates, and return the errors of the model; `keep` them for `--machine here`."""
     arguments = ([] if model is None else ["--model", model]) + (["--full"] if full else [])
     result = run_module(MODULE, arguments, told, doing="timing the engine")
     points = [Point(**point) for point in result["points"]]
     shape = read_shape(result["path"])
     machine = fit(shape, from_json(result["machine"]), points, result["kv_format"])
-    ensure_private_dir(_kept_file().parent)
-    write_atomically(_kept_file(), json.dumps(machine.to_json(), indent=1) + "\n")
+    if keep:
+        ensure_private_dir(_kept_file().parent)
+        write_atomically(_kept_file(), json.dumps(machine.to_json(), indent=1) + "\n")
     here = errors(shape, machine, points, result["kv_format"])
     published = compare()
     return {

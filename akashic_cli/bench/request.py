@@ -26,6 +26,7 @@ class Target:
     api_key: str | None
     max_tokens: int
     extra: Mapping[str, Any]
+    timeout_s: float = REQUEST_TIMEOUT_S
 
     def body(self, messages: list[JsonObject], session: str) -> JsonObject:
         """Return a request; `$SESSION` in `extra` becomes the session's name."""
@@ -46,7 +47,7 @@ class Target:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return httpx.Client(
             transport=httpx.HTTPTransport(uds=self.uds) if self.uds else None,
-            timeout=REQUEST_TIMEOUT_S,
+            timeout=self.timeout_s,
             headers=headers,
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from akashic_cli.commands import bench_plan
+from akashic_cli.commands import bench_plan, bench_run
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 if TYPE_CHECKING:
@@ -273,6 +273,11 @@ def memory(
 
 
 app.command()(bench_plan.plan)
+app.command("list")(bench_run.list_suites)
+app.command()(bench_run.run)
+app.command()(bench_run.history)
+app.command()(bench_run.compare)
+app.command()(bench_run.report)
 
 
 def _target(
