@@ -47,6 +47,9 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.removed = native.RemovedSession(session="", messages_removed=3, messages_shared=1)
         self.hinted = tiers.Hinted(session="one", is_taken=True, tokens=1234)
         self.model_loaded = True
+        self.engine = native.EngineStatus(model="tiny", state="ready", window_tokens=2048)
+        self.details: list[native.ModelDetail] = []
+        """Models to tell of instead of the one it has."""
         self.tcp: str | None = None
         self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
@@ -67,7 +70,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
             socket=self.socket_path,
             tcp=self.tcp,
             database="db",
-            engine=native.EngineStatus(model="tiny", state="ready", window_tokens=2048),
+            engine=self.engine,
             tiers=self.report,
             warnings=list(self.report.problems),
         )
@@ -219,13 +222,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def models(self, **_: Any) -> None:
         model = native.ModelSummary(name="tiny", path="/m/tiny.gguf", size_bytes=2048, default=True, loaded=True)
-        self._json(200, native.ModelList(models=[model]).model_dump())
+        self._json(200, native.ModelList(models=[d.summary for d in self.server.details] or [model]).model_dump())
 
     def add_model(self, *, body: Json, **_: Any) -> None:
         added = native.ModelSummary(name=body["name"] or Path(body["path"]).stem, path=body["path"], size_bytes=1)
         self._json(200, added.model_dump())
 
     def model(self, name: str, **_: Any) -> None:
+        for detail in self.server.details:
+            if detail.summary.name == name:
+                self._json(200, detail.model_dump())
+                return
         summary = native.ModelSummary(name=name, path="/m/tiny.gguf", size_bytes=2048, loaded=self.server.model_loaded)
         if not self.server.model_loaded:
             self._json(200, native.ModelDetail(summary=summary).model_dump())

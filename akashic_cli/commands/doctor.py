@@ -11,7 +11,7 @@ def doctor(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Check the installation, the model, the machine and the daemon. Exit code 1 when something fails."""
     from dataclasses import asdict
 
-    from akashic_cli.diagnosis import Level, diagnose
+    from akashic_cli.doctor import Level, diagnose
     from akashic_cli.render.output import out, print_json, printable
 
     findings = diagnose()

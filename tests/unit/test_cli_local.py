@@ -17,7 +17,8 @@ from akashic_cli.__main__ import main
 from akashic_cli.bench.summary import percentile
 from akashic_cli.bench.transcripts import REMOVED_TEXT, Edit, read_run
 from akashic_cli.bench.unique import UniqueTokens
-from akashic_cli.diagnosis import Level, check_socket_folder, diagnose
+from akashic_cli.doctor import Level, diagnose
+from akashic_cli.doctor.home import check_socket_folder
 from akashic_cli.render.markdown import split_blocks
 from akashic_cli.render.units import ago, duration, size
 from akashic_daemon.config import setting_names

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from akashic_cli import diagnosis
 from akashic_cli.__main__ import main
+from akashic_cli.doctor import Level
+from akashic_cli.doctor.serving import check_tiers
 from akashic_cli.quantities import parse_bytes, parse_duration
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
@@ -168,8 +169,8 @@ def test_a_tier_that_does_not_work_is_told_by_status_and_doctor(
     out = capsys.readouterr().out
     assert "ssd tier:     off" in out
     assert PROBLEM in out
-    finding = diagnosis.check_tiers(find_paths())
-    assert (finding.level, finding.text) == (diagnosis.Level.WARN, PROBLEM)
+    finding = check_tiers(find_paths())
+    assert (finding.level, finding.text) == (Level.WARN, PROBLEM)
     daemon.report = TierReport(tiers=[Tier(tier="gpu"), Tier(tier="ram", used_bytes=1024, budget_bytes=4096)])
-    finding = diagnosis.check_tiers(find_paths())
-    assert (finding.level, finding.text) == (diagnosis.Level.OK, "tiers below the engine: ram 1.0 KiB of 4.0 KiB")
+    finding = check_tiers(find_paths())
+    assert (finding.level, finding.text) == (Level.OK, "tiers below the engine: ram 1.0 KiB of 4.0 KiB")
