@@ -48,6 +48,7 @@ from akashic_daemon.schedule.events import (
     GenerationEvent,
     GenerationInput,
 )
+from akashic_daemon.schedule.histograms import Distributions
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.session_export import Homes, SessionExport
 from akashic_daemon.session_import import SessionImport
@@ -238,6 +239,11 @@ class Service:
                 *self.memory.problems(),
             ],
         )
+
+    @property
+    def distributions(self) -> Distributions:
+        """How the requests' times and sizes are spread since the start."""
+        return self._counters.spread
 
     async def stats(self) -> native.Stats:
         """Return a snapshot of the counters."""

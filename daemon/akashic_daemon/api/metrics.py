@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from akashic_daemon.protocol.native import Stats
+from akashic_daemon.schedule.histograms import Distributions, Histogram
 from akashic_daemon.service import Service
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,13 +28,16 @@ def routes() -> list[Route]:
 async def metrics(request: Request) -> Response:
     """Answer with all metrics."""
     service: Service = request.app.state.service
-    return Response(metrics_text(await service.stats()), headers={"content-type": _CONTENT_TYPE})
+    text = metrics_text(await service.stats(), service.distributions)
+    return Response(text, headers={"content-type": _CONTENT_TYPE})
 
 
-def metrics_text(stats: Stats) -> str:
+def metrics_text(stats: Stats, spread: Distributions | None = None) -> str:
     """Return a snapshot in the text format."""
     page = _Page()
     _requests(page, stats)
+    if spread is not None:
+        _spread(page, spread)
     _tokens(page, stats)
     _tiers(page, stats)
     _disk(page, stats)
@@ -49,6 +53,14 @@ class _Page:
 
     def counter(self, name: str, about: str, samples: Samples | float) -> None:
         self._add(f"{name}_total", "counter", about, samples)
+
+    def histogram(self, name: str, about: str, found: Histogram) -> None:
+        name = f"akashic_{name}"
+        self.text += f"# HELP {name} {about}\n# TYPE {name} histogram\n"
+        total = 0
+        for bound, total in found.cumulative():
+            self.text += f'{name}_bucket{{le="{bound}"}} {total}\n'
+        self.text += f"{name}_sum {found.sum}\n{name}_count {total}\n"
 
     def _add(self, name: str, kind: str, about: str, samples: Samples | float) -> None:
         name = f"akashic_{name}"
@@ -75,6 +87,22 @@ def _requests(page: _Page, stats: Stats) -> None:
     page.counter("requests_failed", "Requests that ended with an error.", stats.requests_failed_total)
     page.counter("requests_cancelled", "Requests whose client went away.", stats.requests_cancelled_total)
     page.counter("num_preemptions", "Requests that went back to the queue for lack of room.", stats.preempted_total)
+
+
+def _spread(page: _Page, spread: Distributions) -> None:
+    page.histogram("time_to_first_token_seconds", "From a request to its first token.", spread.first_token)
+    page.histogram("inter_token_latency_seconds", "Between two tokens of an answer.", spread.inter_token)
+    page.histogram("time_per_output_token_seconds", "The same, by the name that vLLM had before.", spread.inter_token)
+    about = "Mean time of an answer's tokens but the first."
+    page.histogram("request_time_per_output_token_seconds", about, spread.request_token)
+    page.histogram("e2e_request_latency_seconds", "From a request to its end.", spread.request)
+    page.histogram("request_queue_time_seconds", "In the queue.", spread.queued)
+    page.histogram("request_prefill_time_seconds", "From the queue to the end of the prompt.", spread.prefill)
+    page.histogram("request_decode_time_seconds", "From the first token to the last.", spread.decode)
+    page.histogram("request_prompt_tokens", "Tokens of a request's prompt.", spread.prompt_tokens)
+    page.histogram("request_generation_tokens", "Tokens of a request's answer.", spread.generated_tokens)
+    ends = {"abort" if reason == "cancelled" else reason: count for reason, count in spread.ends.items()}
+    page.counter("request_success", "Requests that didn't fail, by how they ended.", _by("finished_reason", ends))
 
 
 def _tokens(page: _Page, stats: Stats) -> None:

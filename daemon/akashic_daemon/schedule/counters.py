@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from akashic_daemon.protocol.native import Reuse, Stats
+from akashic_daemon.schedule.histograms import Distributions
 
 _WINDOW_S = 5.0
 
@@ -30,6 +31,7 @@ class Counters:
     """Seconds that requests waited for what the tiers gave back."""
     reused_by_tier: Counter[str] = field(default_factory=Counter)
     miss_causes: Counter[str] = field(default_factory=Counter)
+    spread: Distributions = field(default_factory=Distributions)
     _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=512))
     _inter_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=2048))
     _generated_at: deque[float] = field(default_factory=lambda: deque(maxlen=8192))
@@ -55,8 +57,10 @@ class Counters:
         self._generated_at.append(time.monotonic())
         if first_token_s is not None:
             self._first_token_s.append(first_token_s)
+            self.spread.first_token.observe(first_token_s)
         else:
             self._inter_token_s.append(since_last_s)
+            self.spread.inter_token.observe(since_last_s)
 
     def fill(self, stats: Stats) -> None:
         """Copy everything into a snapshot."""

@@ -479,6 +479,7 @@ class StepLoop:
             request.emit(event)
         self._release(request)
         request.emit(request.end(reason, time.monotonic()))
+        self._counters.spread.finished(reason, request.timing, request.prompt_tokens, len(request.generated))
         log_end(request, reason)
 
     def _end_badly(self, request: Request, error: AkashicError) -> None:
