@@ -18,6 +18,7 @@ from akashic_cli.commands import (
     explain,
     launch,
     mem,
+    mcp,
     model,
     policy,
     serve,
@@ -69,6 +70,7 @@ app.command("stats")(stats.stats)
 app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.command("launch")(launch.launch)
+app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command("completion")(completion.completion)
