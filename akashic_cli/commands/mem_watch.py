@@ -14,7 +14,7 @@ def watch(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...",
+            metavar="DIR",
             help="Folders with logs, such as ~/.claude/projects and ~/.codex/sessions; or single files.",
         ),
     ],
