@@ -61,6 +61,11 @@ if [ $uninstall = 1 ]; then
   fi
   nothing_at "$venv" || venv_is_ours || die "$venv was not made by this script; it stays" "give the --prefix of the installation"
   if [ -x "$venv/bin/akashic" ]; then
+    for unit in "${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user/akashic.service" "$HOME/Library/LaunchAgents/dev.akashic.daemon.plist"; do
+      if grep -qsF "$venv/bin/" "$unit"; then
+        "$venv/bin/akashic" daemon uninstall >&2 || say "warning: the service could not be removed; see above"
+      fi
+    done
     "$venv/bin/akashic" daemon stop >&2 || say "warning: the daemon could not be stopped; see above"
   fi
   if launcher_is_ours; then rm -f "$bin/akashic"; fi

@@ -154,6 +154,42 @@ def logs(
         time.sleep(0.25)
 
 
+@app.command()
+def install(
+    print_only: Annotated[bool, typer.Option("--print", help="Print the service's file; change nothing.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Let the daemon start with your login: as a systemd user service, or a launchd agent on macOS. Needs no root."""
+    from akashic_cli.autostart import daemon_command, stop_daemon
+    from akashic_cli.client import Client
+    from akashic_cli.login_service import login_service
+    from akashic_cli.render.output import say
+    from akashic_daemon.paths import find_paths
+
+    paths = find_paths()
+    service = login_service(paths, daemon_command())
+    if print_only:
+        print(service.text.decode(), end="")
+        return
+    with Client(paths.socket) as client:
+        stop_daemon(client, paths)
+    service.install()
+    say(f"the daemon runs as a service now, by {service.file}; `akashic daemon uninstall` ends that")
+
+
+@app.command()
+def uninstall(home: HomeOption = None) -> None:
+    """Stop the service that `install` made and remove it; sessions, settings and models stay."""
+    from akashic_cli.autostart import daemon_command
+    from akashic_cli.login_service import login_service
+    from akashic_cli.render.output import say
+    from akashic_daemon.paths import find_paths
+
+    service = login_service(find_paths(), daemon_command())
+    service.uninstall()
+    say(f"removed {service.file}; commands start the daemon when they need it")
+
+
 def _start(client: Client, paths: Paths, flags: dict[str, object]) -> Status:
     """Start with `flags` as environment, after checking here that they and the settings are valid."""
     from akashic_cli.autostart import start_daemon

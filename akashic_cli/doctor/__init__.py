@@ -15,7 +15,13 @@ from akashic_cli.doctor.home import (
     check_socket_folder,
     check_writable,
 )
-from akashic_cli.doctor.installation import check_compiler, check_embedded_model, check_llama_cpp, check_python
+from akashic_cli.doctor.installation import (
+    check_compiler,
+    check_embedded_model,
+    check_llama_cpp,
+    check_python,
+    check_service,
+)
 from akashic_cli.doctor.serving import (
     check_cache_editing,
     check_clients,
@@ -42,6 +48,7 @@ CHECKS: Sequence[Check] = (
     check_disk,
     check_disk_speed,
     check_budgets,
+    check_service,
     check_daemon,
     check_models,
     check_tiers,

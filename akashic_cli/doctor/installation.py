@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from akashic_cli.autostart import daemon_command
 from akashic_cli.doctor.finding import Finding, Level
+from akashic_cli.login_service import login_service
+from akashic_daemon.errors import AkashicError
 from akashic_daemon.paths import Paths
 
 MIN_PYTHON = (3, 11)
@@ -66,6 +69,23 @@ def check_compiler(_: Paths) -> Finding:
         text = "no cmake; llama.cpp can't be rebuilt here, for a GPU say"
         return Finding("compiler", Level.WARN, text, "install cmake, if you want to rebuild it")
     return Finding("compiler", Level.OK, f"C compiler {found}, and cmake")
+
+
+def check_service(paths: Paths) -> Finding:
+    """Tell if the daemon starts with the login, and if that service is the one that this installation would make."""
+    try:
+        service = login_service(paths, daemon_command())
+        if not service.is_installed:
+            return Finding("service", Level.OK, "the daemon isn't a service; the first command that needs it starts it")
+        is_ours = service.file.read_bytes() == service.text
+    except AkashicError:
+        return Finding("service", Level.OK, "no service manager that we know; the first command starts the daemon")
+    except OSError as error:
+        return Finding("service", Level.WARN, f"{service.file}: {error.strerror}", "fix its permissions")
+    if not is_ours:
+        text = f"{service.file} starts another installation, or with another home"
+        return Finding("service", Level.WARN, text, "`akashic daemon install` writes it anew")
+    return Finding("service", Level.OK, f"the daemon starts with your login, by {service.file}")
 
 
 def check_embedded_model(_: Paths) -> Finding:

@@ -26,6 +26,7 @@ Plant = Callable[[Paths, pytest.MonkeyPatch], None]
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     found = find_paths()
@@ -141,6 +142,13 @@ def taken_port(paths: Paths, patch: pytest.MonkeyPatch) -> None:
     _write(paths.config_file, "[serve]\nport = 8123\n")
 
 
+def service_of_another_place(paths: Paths, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    file = paths.store_dir.parent / ".config/systemd/user/akashic.service"
+    file.parent.mkdir(parents=True)
+    _write(file, "[Service]\nExecStart=/gone/python -m akashic_daemon serve\n")
+
+
 def variable_that_leads_nowhere(_: Paths, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
 
@@ -170,6 +178,7 @@ def variable_that_leads_nowhere(_: Paths, patch: pytest.MonkeyPatch) -> None:
         (free_bytes(1 << 30), "disk", Level.WARN, "free space"),
         (slow_disk, "disk_speed", Level.WARN, "faster disk"),
         (taken_port, "port", Level.FAIL, "serve.port"),
+        (service_of_another_place, "service", Level.WARN, "akashic daemon install"),
         (variable_that_leads_nowhere, "clients", Level.WARN, "serve.port"),
     ],
 )
