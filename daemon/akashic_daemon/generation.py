@@ -7,9 +7,7 @@ Keeps invariant 5 together with `context_planner` and `cache.explain`: what was 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import os
 import time
 from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -17,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from akashic_daemon import request_ids
 from akashic_daemon.answer_plan import AnswerPlan, plan_answer
 from akashic_daemon.answer_record import answer_of, checked_continuation
 from akashic_daemon.cache.explain import Before, explain_miss, fates
@@ -43,7 +42,6 @@ from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, runs_of
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt
-from akashic_daemon.types import RequestId
 
 _LABEL_CHARS = 60
 
@@ -82,7 +80,6 @@ class Generation:
         self._sessions = sessions
         self._book = sessions.book
         self._meaning = Meaning(config.cache.volatile_text)
-        self._ids = itertools.count(1)
         self._keeper = keeper
         self.traces = keeper.traces
 
@@ -361,7 +358,7 @@ class Generation:
 
         compiled = planned.compiled
         job = Request(
-            id=RequestId(f"req-{os.getpid():x}-{next(self._ids)}"),
+            id=request_ids.next_id(),
             session=turn.session,
             routes=planned.routes,
             prompt_tokens=prompt_tokens,

@@ -17,6 +17,7 @@ from akashic_daemon.errors import EngineError, Overloaded, StoreUnwritable
 from akashic_daemon.protocol.native import Reuse
 from akashic_daemon.schedule.events import GenerationEvent, Started, TextDelta
 from echo_service import CHAT, Caller, EchoService, finished, run
+from served_app import header
 
 STARTED = Started("req-1", "s", "echo", 7, Reuse())
 
@@ -106,6 +107,7 @@ def test_an_error_before_the_first_event_keeps_its_status(home: Path, streamed: 
         caller = Caller(service, CHAT, chat(streamed=streamed))
         await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
         assert caller.status == 503
+        assert header(caller, "retry-after") == "5"
         assert json.loads(caller.text)["error"]["type"] == "server_error"
 
     run(check)

@@ -61,7 +61,6 @@ async def messages(request: Request) -> Response:
     ended = await until_gone(request.receive, collect(service, generation))
     if ended is None:
         return Response(status_code=_CLIENT_CLOSED)
-    headers |= {"request-id": ended[0].request}
     return json_response(whole(*ended, generation, marked=marked), headers=headers)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akashic_daemon.errors import AkashicError, Forbidden, PromptTooLong, Unauthorized
+from akashic_daemon import request_ids
+from akashic_daemon.errors import AkashicError, Forbidden, Overloaded, PromptTooLong, Unauthorized
 
 logger = logging.getLogger("akashic.http")
 _ANTHROPIC_KINDS = {
@@ -25,13 +27,16 @@ _ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_OVERLOADED = 529
+"""What Anthropic's clients know an overloaded server by."""
+_RETRY_AFTER_S = 5
 _OPEN_PATHS = frozenset({"/healthz"})
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def wire_error(path: str, error: AkashicError) -> dict[str, Any]:
     """Return an error's body: Anthropic's shape below /v1/messages, OpenAI's elsewhere below /v1, ours elsewhere."""
-    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+    if _is_anthropics(path):
         return _anthropic_error(error)
     if not path.startswith("/v1/"):
         return {"error": error.to_wire()}
@@ -56,12 +61,21 @@ def _anthropic_error(error: AkashicError) -> dict[str, Any]:
         message = f"prompt is too long: {numbers['n_prompt_tokens']} tokens > {numbers['n_ctx']} maximum; {message}"
     kind = kind or ("invalid_request_error" if error.http_status < 500 else "api_error")
     body = {"type": kind, "message": message, "code": error.code, **error.details}
-    return {"type": "error", "error": body}
+    return {"type": "error", "error": body, "request_id": request_ids.current()}
 
 
 def error_response(path: str, error: AkashicError) -> Response:
-    """Return an error as a response."""
-    return json_response(wire_error(path, error), error.http_status)
+    """Return an error as a response; one that passes says when to ask again."""
+    status, headers = error.http_status, {}
+    if status in (429, 503):
+        headers["retry-after"] = str(math.ceil(error.details.get("retry_after_s") or _RETRY_AFTER_S))
+    if isinstance(error, Overloaded) and _is_anthropics(path):
+        status = _OVERLOADED
+    return json_response(wire_error(path, error), status, headers)
+
+
+def _is_anthropics(path: str) -> bool:
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
 def json_response(data: Any, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -118,13 +132,15 @@ class Border:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
+        path, name = scope["path"], request_ids.begin().encode()
 
         async def watched(message: Any) -> None:
             nonlocal started
-            started = started or message["type"] == "http.response.start"
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message["headers"], *_names(path, name)]}
             await send(message)
 
-        path = scope["path"]
         try:
             if not self._came_by_socket(scope):
                 self._check(scope)
@@ -134,12 +150,12 @@ class Border:
         except AkashicError as error:
             if started:
                 raise
-            await error_response(path, error)(scope, receive, send)
+            await error_response(path, error)(scope, receive, watched)
         except Exception as error:
             logger.exception("%s %s failed", scope["method"], path)
             if not started:
                 internal = AkashicError(f"an internal error: {type(error).__name__}", hint="see `akashic daemon logs`")
-                await error_response(path, internal)(scope, receive, send)
+                await error_response(path, internal)(scope, receive, watched)
 
     def _came_by_socket(self, scope: Scope) -> bool:
         server = scope.get("server")
@@ -162,6 +178,11 @@ class Border:
             raise Unauthorized(
                 "the bearer token is missing or wrong", hint="it stands in the file `token` of the store folder"
             )
+
+
+def _names(path: str, name: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the headers that name a request as the API's clients look for it."""
+    return [(b"x-request-id", name), *([(b"request-id", name)] if _is_anthropics(path) else [])]
 
 
 def _hostname(authority: str) -> str:
