@@ -81,6 +81,16 @@ class Room:
     takes_pairs: bool
 
 
+def too_long(tokens: int, window_tokens: int, *, at_least: bool = False) -> PromptTooLong:
+    """Return the error for a prompt that doesn't fit; at_least: it wasn't counted to its end."""
+    return PromptTooLong(
+        f"the prompt has {'more than ' if at_least else ''}{tokens} tokens and the window {window_tokens}, answer included",
+        hint="shorten the history, or load a model with a longer window",
+        n_prompt_tokens=tokens,
+        n_ctx=window_tokens,
+    )
+
+
 class ContextPlanner:
     """Plans for one loaded model."""
 
@@ -116,12 +126,7 @@ class ContextPlanner:
         fitting = [r for r in routes if r.next_position < window]
         if not fitting:
             shortest = min(r.next_position for r in routes)
-            raise PromptTooLong(
-                f"the prompt has {shortest} tokens and the window {window}, answer included",
-                hint="shorten the history, or load a model with a longer window",
-                n_prompt_tokens=shortest,
-                n_ctx=window,
-            )
+            raise too_long(shortest, window)
         return Planned(tuple(fitting), target, compiled, edited, near, altered)
 
     def _compile(self, ask: Ask) -> Compiled | None:

@@ -20,7 +20,7 @@ from akashic_daemon.answer_plan import AnswerPlan, plan_answer
 from akashic_daemon.answer_record import answer_of, checked_continuation
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
-from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, Room, trace_of
+from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, Room, too_long, trace_of
 from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.engine.parts import parts_of, template_digest
@@ -232,7 +232,9 @@ class Generation:
         builder, recall, window = self._host.builder, self._book.recall, engine.model.window_tokens
         if window_start is None:
             if not asked.ops and (asked.policy is None or not asked.policy.rules):
-                _refuse_far_over(builder.far_over(request.messages, limit_tokens=window, tools=request.tools), window)
+                over = builder.far_over(request.messages, limit_tokens=window, tools=request.tools)
+                if over is not None:
+                    raise too_long(over, window, at_least=True)
             return builder.build(
                 request.messages,
                 tools=request.tools,
@@ -386,17 +388,6 @@ class Generation:
             thinking=turn.answer.thinking,
         )
         return job, events
-
-
-def _refuse_far_over(tokens: int | None, window: int) -> None:
-    """Raise PromptTooLong for a history of which nothing but its length needs to be known."""
-    if tokens is not None:
-        raise PromptTooLong(
-            f"the prompt has more than {tokens} tokens and the window {window}, answer included",
-            hint="shorten the history, or load a model with a longer window",
-            n_prompt_tokens=tokens,
-            n_ctx=window,
-        )
 
 
 def _as_text(engine: Engine, text: str) -> array[int]:

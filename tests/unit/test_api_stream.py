@@ -243,3 +243,81 @@ def test_uploads_of_a_killed_daemon_are_removed_and_other_files_stay(home: Path)
     assert remove_left_uploads(home) == 1
     assert [p.name for p in home.iterdir()] == ["models.json"]
     assert remove_left_uploads(home / "none") == 0
+
+
+KEEPALIVES = {
+    "/v1/chat/completions": b": still working\n\n",
+    "/v1/completions": b": still working\n\n",
+    "/v1/responses": b": still working\n\n",
+    "/v1/messages": b'event: ping\ndata: {"type":"ping"}\n\n',
+}
+
+
+class OwnClock:
+    """What a stream knows of asyncio, with a clock that goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def get_running_loop(self) -> OwnClock:
+        return self
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def sleep(self, pause_s: float) -> None:
+        self._sleepers.append((self.now_s + pause_s, asyncio.get_running_loop().create_future()))
+        await self._sleepers[-1][1]
+
+    async def go_on(self) -> None:
+        """Wake who sleeps next, and wait until it sleeps again."""
+        while not self._sleepers:
+            await asyncio.sleep(0)
+        at_s, future = self._sleepers.pop()
+        self.now_s = max(self.now_s, at_s)
+        future.set_result(None)
+        while not self._sleepers:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("path", KEEPALIVES)
+def test_no_silence_of_a_long_prefill_lasts_15_seconds(home: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    clock, sent_s, bodies = OwnClock(), list[float](), list[bytes]()
+    monkeypatch.setattr(stream, "asyncio", clock)
+    answered = asyncio.Event()
+
+    async def slow() -> AsyncGenerator[GenerationEvent, None]:
+        await answered.wait()
+        yield STARTED
+        yield TextDelta("done", 1)
+        yield finished("done", 1)
+
+    async def check() -> None:
+        asked = {"messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a", "max_tokens": 5}
+        caller = Caller(EchoService(home, slow), path, [json.dumps({**asked, "stream": True}).encode()])
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                sent_s.append(clock.now_s)
+                bodies.append(message["body"])
+
+        app = create_app(EchoService(home, slow), token=None)
+        task = asyncio.create_task(app(caller.scope, caller.receive, send))
+        while clock.now_s < 120:
+            heard = len(bodies)
+            await clock.go_on()
+            while len(bodies) == heard:
+                await asyncio.sleep(0)
+        answered.set()
+        await task
+
+    run(check)
+    gaps = [later - earlier for earlier, later in zip([0.0, *sent_s], sent_s, strict=False)]
+    assert max(gaps) <= 15
+    assert len(bodies) > 120 / 15
+    assert KEEPALIVES[path] in bodies
+    assert b"done" in b"".join(bodies).replace(KEEPALIVES[path], b"")
