@@ -185,9 +185,9 @@ class ScriptEvent(Wire):
 class CacheNode(Wire):
     """A node of the radix index.
 
-    tokens: of a run; those that an operation drops or an insertion brings; visible ones of a repos. resident_tokens: of
-    its own cells, how many anything holds. holders: sequences that hold some; running: of those that answer now.
-    last_used: orders nodes, higher is later. hidden_nodes: how many stand below but are too deep to be told.
+    tokens: of a run; those that an operation drops, a shift moves or an insertion brings; visible ones of a repos.
+    resident_tokens: of its own cells, how many anything holds. holders: sequences that hold some; running: of those that
+    answer now. last_used: orders nodes, higher is later. hidden_nodes: how many stand below but are too deep to be told.
     """
 
     kind: Literal["run", "drop", "repos", "shift", "insert"]
