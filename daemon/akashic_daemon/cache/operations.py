@@ -64,7 +64,8 @@ class Operations:
     def move(self, sequence: SequenceId, runner: Runner, tip: Node, marker: Node) -> None:
         """Carry out a Repos or Shift: moved tokens get private copies, rotated to their new positions.
 
-        What only this sequence held of the old copies goes at once: they say nothing new, and idle cells slow llama.cpp.
+        What only this sequence held of the old copies goes at once: they say nothing new, and idle cells slow llama.cpp. But
+        tiers keep the old ones, from which any path makes its moved ones: they are copied out first.
         """
         lineage = Lineage.of(tip)
         version = marker.after.repos_count
@@ -79,6 +80,8 @@ class Operations:
         held = [(h, s.cut(*r)) for h, s in old for r in intersect((s.indices,), copied)]
         moving = sum(span.length for _, span in held)
         freed = sum(size(intersect(self._holdings.unique(sequence, home), (span.indices,))) for home, span in old)
+        if freed:
+            self._reclaimer.before_eviction()
         if not self._reclaimer.make_room(max(0, moving - freed)):
             raise NoRoom(moving)
         saved = self._cells.save(sequence, [(s.position, s.end) for _, s in held]) if held else None

@@ -60,6 +60,18 @@ class Restoring:
     loaded: int = 0
 
 
+Load = Callable[[SequenceId, Sequence[Span]], None]
+"""Adds the cells of spans to a sequence: of all, or, where it raises, of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A span to load, and what of it stays, by the node that it belongs to."""
+
+    span: Span
+    keep: list[tuple[Node, Ranges]]
+
+
 class Restorer:
     """Restores into one tree."""
 
@@ -154,33 +166,41 @@ class Restorer:
         restoring.keepers.append(keeper)
         return keeper
 
-    def load(self, restoring: Restoring, span: Span, wanted: Ranges, load: Callable[[SequenceId], None]) -> bool:
-        """Let `load` add the cells of `span` to the sequence that it is given; keep those that are wanted and lack.
+    def load(self, restoring: Restoring, pieces: Sequence[tuple[Span, Ranges]], load: Load) -> bool:
+        """Let `load` add the cells of spans to the sequence that it is given; keep of each what is wanted and lacks.
 
-        False when there is no room for them, which changes nothing. Raises what `load` raises, NoSequence.
+        The spans overlap nowhere, positions included. False when there is no room for them, which changes nothing. Raises
+        what `load` raises, NoSequence.
         """
         lineage = Lineage.of(restoring.last)
-        pieces = list(lineage.pieces(span.cut(span.first, min(span.indices[1], restoring.last.indices[1]))))
-        keep = [(home, subtract(intersect((piece.indices,), wanted), home.resident())) for home, piece in pieces]
-        if not any(ranges for _, ranges in keep):
+        placed = [
+            _Placed(span, keep) for span, wanted in pieces if (keep := _lacking(restoring, lineage, span, wanted))
+        ]
+        if not placed:
             return True
-        if not self._reclaimer.make_room(span.length):
+        if not self._reclaimer.make_room(sum(one.span.length for one in placed)):
             return False
-        keeper = self._keeper_for(restoring, (span.position, span.end))
-        load(keeper.sequence)
+        keeper = self._keeper_for(restoring, normal((one.span.position, one.span.end) for one in placed))
+        load(keeper.sequence, [one.span for one in placed])
+        for one in placed:
+            self._keep(restoring, keeper, one)
+        return True
+
+    def _keep(self, restoring: Restoring, keeper: _Keeper, placed: _Placed) -> None:
+        """Hold of a span that was loaded what is wanted, and let the rest go."""
+        span = placed.span
         kept: list[Range] = []
-        for home, ranges in keep:
+        for home, ranges in placed.keep:
             self._holdings.hold(keeper.sequence, home, ranges)
             kept.extend(home.positions(ranges))
         for start, end in subtract(((span.position, span.end),), normal(kept)):
             self._holdings.drop_surplus(keeper.sequence, start, end)
         keeper.taken = normal((*keeper.taken, *kept))
-        restoring.loaded += sum(size(ranges) for _, ranges in keep)
-        return True
+        restoring.loaded += sum(size(ranges) for _, ranges in placed.keep)
 
-    def _keeper_for(self, restoring: Restoring, positions: Range) -> _Keeper:
+    def _keeper_for(self, restoring: Restoring, positions: Ranges) -> _Keeper:
         for keeper in restoring.keepers:
-            if not intersect(keeper.taken, (positions,)):
+            if not intersect(keeper.taken, positions):
                 return keeper
         return self._stand(restoring, self._reclaimer.allocate())
 
@@ -191,3 +211,10 @@ class Restorer:
             self._tree.settle(keeper.sequence)
             self._tree.unpin(runner)
         restoring.keepers.clear()
+
+
+def _lacking(restoring: Restoring, lineage: Lineage, span: Span, wanted: Ranges) -> list[tuple[Node, Ranges]]:
+    """Return where a span's wanted tokens that aren't resident belong."""
+    reached = span.cut(span.first, min(span.indices[1], restoring.last.indices[1]))
+    keep = [(h, subtract(intersect((p.indices,), wanted), h.resident())) for h, p in lineage.pieces(reached)]
+    return keep if any(ranges for _, ranges in keep) else []
