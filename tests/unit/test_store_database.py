@@ -82,6 +82,18 @@ def test_migrations_that_were_released_never_change() -> None:
     ]
 
 
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
+def test_a_database_of_every_version_opens_with_its_sessions_and_is_as_a_new_one(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "old.db"
+    write_version_1(path)
+    open_database(path, migrations=MIGRATIONS[:version]).close()
+    with opened(path) as database, opened(tmp_path / "new.db") as new:
+        assert [m.message.content for m in SessionStore(database, SystemClock()).messages("old")] == ["kept"]
+        assert check(database) == []
+        described = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+        assert database.connection.execute(described).fetchall() == new.connection.execute(described).fetchall()
+
+
 def test_an_old_database_opens_with_its_sessions_and_without_what_nothing_reached(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     write_version_1(path)
