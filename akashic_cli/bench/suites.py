@@ -200,6 +200,48 @@ def _tiers(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     return measures, result
 
 
+def _agents(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
+    from akashic_cli.bench.agents.figures import Objective, Price
+    from akashic_cli.bench.agents.strategies import NAMES, Setting
+    from akashic_cli.bench.agents.sweep import Plan, Sweep
+    from akashic_cli.bench.agents.workload import Waits, episode_of
+
+    full = inputs.is_full
+    waits = Waits(1.0, 20.0) if full else Waits(0.2, 0.2)
+    runs = inputs.runs(8 if full else 3, 3000 if full else 900, 10 if full else 6)
+    played = [
+        episode_of(run, waits, most_turns=None if full else 6, most_answer_tokens=32 if full else 8) for run in runs
+    ]
+    setting = Setting(12, 2048, summary_tokens=256) if full else Setting(2, 600, summary_tokens=32)
+    policies = NAMES if full else ("none", "drop", "summarise")
+    plan = Plan(policies, (1, 2, 4, 8, 16) if full else (2,), full, setting, Price(1.0, 0.1, 5.0), Objective())
+    total, done = sum(len(e.turns) for e in played) * len(policies) * len(plan.concurrency), [0]
+
+    def told(_what: str, count: int) -> None:
+        done[0] += count
+        progress(done[0] / total * (0.5 if full else 1.0))
+
+    with OwnDaemon(inputs.folder, model=inputs.model, command=inputs.command) as daemon:
+        daemon.start({})
+        sweep = Sweep(plan, played, daemon.target(named_sessions=True), told)
+        sweep.run()
+    return _agent_measures(sweep.report()), sweep.report()
+
+
+def _agent_measures(result: dict[str, Any]) -> list[Measure]:
+    measures = []
+    for row in result["levels"]:
+        if row["kind"] == "concurrency":
+            where = f"{row['policy']}, {row['level']} agents"
+            measures.append(Measure(f"cost, {where}", row["cost"], "computed tokens' worth", "lower"))
+            measures.append(Measure(f"output, {where}", row["output_tokens_per_s"], "tok/s", "higher"))
+            if row["latency_p95_s"] is not None:
+                measures.append(Measure(f"latency p95, {where}", row["latency_p95_s"], "s", "lower"))
+    for policy, rate in result["sustainable_per_min"].items():
+        measures.append(Measure(f"sustained, {policy}", rate or 0.0, "episodes a minute", "higher"))
+    return measures
+
+
 def _memory(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     from akashic_cli.bench.memory import measure
 
@@ -226,6 +268,7 @@ SUITES = {
         Suite("decode", "decode and prefill of the engine, and the planner's error", (60, 240), _decode),
         Suite("replay", "agents one after another: first token, tokens computed", (60, 900), _replay, takes_peers=True),
         Suite("serve", "agents at the same time: throughput, first token", (60, 600), _serve, takes_peers=True),
+        Suite("agents", "policies under a load of agents: cost, latency, rate", (90, 3600), _agents),
         Suite("fidelity", "what shortened histories cost in likelihood", (60, 3600), _fidelity),
         Suite("tiers", "a session's next turn by where its KV is", (120, 900), _tiers),
         Suite("memory", "which share of a question's evidence memory finds", (60, 120), _memory, _needs_conversations),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from akashic_cli.commands import bench_plan, bench_run
+from akashic_cli.commands import bench_agents, bench_plan, bench_run
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 if TYPE_CHECKING:
@@ -272,6 +272,7 @@ def memory(
         say(measuring.summary(result))
 
 
+app.command()(bench_agents.agents)
 app.command()(bench_plan.plan)
 app.command("list")(bench_run.list_suites)
 app.command()(bench_run.run)
