@@ -82,6 +82,10 @@ class MemoryService:
         if self.is_used:
             self.worker.wake()
 
+    async def rest(self) -> None:
+        """Stop upkeep, which may be asking the model; what wasn't done waits for the next start."""
+        await self.worker.stop()
+
     async def close(self) -> None:
         """Stop upkeep and close the database."""
         await self.worker.stop()

@@ -135,7 +135,7 @@ class Service:
         self.answering = Answering(self.models, self.generation, self._remote)
         self.chat_memory = ChatMemory(
             self._config.memory, self.memory, self.answering, self.sessions, RememberingStore(self._database),
-            self._thread,
+            self._thread, ready=self._keeper.ready,
         )  # fmt: skip
         self.upkeep = TierUpkeep(self.tiers, self._loop, self._host, self.generation.traces, self._counters)
         self.context = ContextService(self._context_parts(store))
@@ -171,6 +171,7 @@ class Service:
         if self._loading is not None:
             self._loading.cancel()
         await self.chat_memory.stop()
+        await self.memory.rest()
         stopped = await asyncio.to_thread(self._loop.stop, 6.0)
         if not stopped:
             logger.error("the engine thread did not end in 6 s; leaving it")

@@ -15,7 +15,8 @@ import pytest
 
 from akashic_daemon.config import load
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.errors import ConfigError, StoreError
+from akashic_daemon.errors import ConfigError, StoreError, StoreUnwritable
+from akashic_daemon.memory import reconcile
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.compactors import Compactor, Extractive, Rejected
 from akashic_daemon.memory.extents import open_extents
@@ -160,6 +161,32 @@ async def test_a_rejected_answer_is_said_counted_and_done_without_a_model(tmp_pa
     assert "nonsense: its answer is no JSON" in stats.problems[0]
     card = await memory.chunk((await memory.chunks())[0].id)
     assert [version.made_by for version in card.versions] == ["extractive"]
+    await memory.close()
+
+
+@awaited
+async def test_a_chunk_that_fails_is_said_and_passed_over_and_done_when_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = service(tmp_path, is_idle=lambda: False)
+    await memory.add("user", facts(300), session="s")
+    first, *others = [chunk.id for chunk in await memory.chunks() if chunk.sealed_at_s is not None]
+    assert others
+
+    def refusing(m: Memory, task: Task, outcome: Outcome) -> list[int]:
+        if task.chunk.id == first:
+            raise StoreUnwritable("writing memory: the disk is full")
+        return keep(m, task, outcome)
+
+    keep = reconcile.store
+    monkeypatch.setattr(reconcile, "store", refusing)
+    await memory.compact()
+    assert await waiting(memory) == 1
+    assert "the disk is full" in memory.problems()[0]
+    monkeypatch.undo()
+    await memory.compact()
+    assert await waiting(memory) == 0
+    assert memory.problems() == ()
     await memory.close()
 
 

@@ -45,6 +45,7 @@ class Worker:
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._failed: set[int] = set()
+        self._is_over = False
         self.problem: str | None = None
         """Why the newest chunk wasn't reconciled, or not as was asked for."""
         self.model_tokens = 0
@@ -68,7 +69,9 @@ class Worker:
             await self._guarded(lambda: self._run(lambda memory: memory.store.log_all(results)))
 
     def wake(self) -> None:
-        """Look for work, now or as soon as the daemon is idle."""
+        """Look for work, now or as soon as the daemon is idle; not any more after `stop`."""
+        if self._is_over:
+            return
         self._wakes.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
@@ -76,6 +79,7 @@ class Worker:
 
     async def stop(self) -> None:
         """End at once; what wasn't done waits for the next start."""
+        self._is_over = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -135,7 +139,8 @@ class Worker:
                 outcome = task.extractive
             else:
                 self.model_tokens += outcome.tokens
-                self.problem = None
+                if not self._failed:
+                    self.problem = None
             kept = outcome
             await self._run(lambda memory: reconcile.store(memory, task, kept))
         except NotFound:
