@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import socket as sockets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -89,7 +89,7 @@ class Client:
                 hint="`akashic daemon restart` starts the version that is installed",
             ) from error
 
-    def get(self, path: str, **params: str | float) -> Any:
+    def get(self, path: str, **params: str | float | Sequence[str]) -> Any:
         """GET a native route and return its JSON."""
         return self._request("GET", path, params=params)
 

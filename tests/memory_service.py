@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from akashic_daemon.embedding_service import EmbeddingService
 from akashic_daemon.engine.fake import FakeEngine
+from akashic_daemon.memory import static_vectors
+from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.memory import Said
 from akashic_daemon.protocol import native
 from akashic_daemon.schedule.loop import StepLoop
@@ -39,16 +43,33 @@ def on_service(
     make: MakeEngine = engine
 
     async def run() -> None:
-        async with running_service(home, make, flags={"memory.chat": True, **(flags or {})}) as service:
+        async with running_service(
+            home, make, flags={"memory.chat": True, "cache.ram_bytes": 0, "cache.ssd_bytes": 0, **(flags or {})}
+        ) as service:
             await check(service)
 
-    asyncio.run(run())
+    with one_embedder():
+        asyncio.run(run())
 
 
 async def fill(service: Service, texts: Sequence[str] = FACTS, *, namespace: str = "user", source: str = "old") -> None:
     """Put something into memory, long ago."""
     said = [Said("user", text, f"{source}-{number}", 1.6e9 + number) for number, text in enumerate(texts)]
     await service.memory.add(namespace, said, source=source)
+
+
+_embedder = cache(static_vectors.load)
+
+
+@contextmanager
+def one_embedder() -> Iterator[None]:
+    """Let services share an embedder: reading its vectors takes longer than what most tests do with them."""
+
+    async def embedder(_service: EmbeddingService) -> Embedder:
+        return await asyncio.to_thread(_embedder)
+
+    with mock.patch.object(EmbeddingService, "embedder", embedder):
+        yield
 
 
 @contextmanager

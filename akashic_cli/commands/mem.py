@@ -60,8 +60,8 @@ def inspect(
             found = History.model_validate(client.get(f"/memory/history/{name}"))
             _show(as_json, found.model_dump(), lambda: render.print_history(found))
         else:
-            query = _query(namespaces, session=name)
-            chunks = ChunkList.model_validate(client.get(f"/memory/chunks{query}")).chunks
+            asked = {"namespace": namespaces or [], **({"session": name} if name else {})}
+            chunks = ChunkList.model_validate(client.get("/memory/chunks", **asked)).chunks
             chunks = [chunk for chunk in chunks if state is None or chunk.state == state]
             if as_json:
                 print_json({"chunks": [chunk.model_dump() for chunk in chunks]})
@@ -142,6 +142,10 @@ def add(
 @app.command()
 def history(
     name: Annotated[str, typer.Argument(metavar="ID", help="A turn (t12), a chunk (c3) or a statement (r5).")],
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="ID", help="A statement that ID doesn't supersede after all: both stay."),
+    ] = None,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
@@ -153,6 +157,8 @@ def history(
 
     client, _ = connect(autostart=not no_autostart)
     with client:
+        if keep is not None:
+            client.post("/memory/keep-both", {"newer": name, "older": keep})
         found = History.model_validate(client.get(f"/memory/history/{segment(name)}"))
     _show(as_json, found.model_dump(), lambda: print_history(found))
 
@@ -246,7 +252,7 @@ def export_memory(
     from akashic_cli.render.files import write_atomically
 
     client, _ = connect(autostart=not no_autostart)
-    with client, client.stream("GET", f"/memory/export{_query(namespaces)}") as turns:
+    with client, client.stream("GET", "/memory/export", params={"namespace": namespaces or []}) as turns:
         lines = (json.dumps(turn, ensure_ascii=False) + "\n" for turn in turns)
         if output is not None:
             write_atomically(output, (line.encode("utf-8", "replace") for line in lines))
@@ -291,13 +297,6 @@ def _decoded(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"reading stdin: it is no UTF-8 at byte {error.start}", hint="give UTF-8 text") from error
-
-
-def _query(namespaces: list[str] | None, session: str | None = None) -> str:
-    from urllib.parse import urlencode
-
-    pairs = [("namespace", name) for name in namespaces or ()] + ([("session", session)] if session else [])
-    return f"?{urlencode(pairs)}" if pairs else ""
 
 
 def _show(as_json: bool, value: Any, show: Any) -> None:

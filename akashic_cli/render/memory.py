@@ -149,6 +149,8 @@ def print_stats(stats: MemoryStats) -> None:
     compactor = f"; compacted by {stats.compactor}" if stats.compactor else ""
     tokens = f", {count(stats.model_tokens)} tokens of a model" if stats.model_tokens else ""
     say(f"{size(stats.database_bytes)} on disk, {size(stats.index_bytes)} of indexes in RAM{compactor}{tokens}")
+    if stats.extent_bytes:
+        say(f"{size(stats.extent_bytes)} of chunks in extents, written {stats.write_amplification:.2f} times")
     for problem in stats.problems:
         say(f"warning: {problem}")
 

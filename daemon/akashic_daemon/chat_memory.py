@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -85,6 +85,7 @@ class ChatMemory:
         remembering: RememberingStore,
         thread: StoreThread,
         *,
+        ready: Callable[[], Awaitable[None]],
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -93,6 +94,7 @@ class ChatMemory:
         self._sessions = sessions
         self._remembering = remembering
         self._thread = thread
+        self._ready = ready
         self._clock = clock or SystemClock()
         self._recalls: OrderedDict[ChainDigest, Recall | None] = OrderedDict()
         """What stands before the user message at a history's end; None: nothing was to the point."""
@@ -140,6 +142,7 @@ class ChatMemory:
         """Return the request with what was recalled before its user messages, and before the newest if it is new."""
         _refuse_numbers(request)
         assert request.messages is not None
+        await self._ready()  # where earlier requests ended is read at the start
         ends = [scope.end(chain) for chain in chains]
         session = request.session or self._sessions.book.session_at(ends[-64:])
         stored: Mapping[Place, Message] | None = None

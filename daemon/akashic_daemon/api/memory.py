@@ -38,6 +38,7 @@ def routes() -> list[Route]:
         Route(f"{_PREFIX}/chunks", list_chunks, methods=["GET"]),
         Route(f"{_PREFIX}/chunks/{{id}}", chunk, methods=["GET"]),
         Route(f"{_PREFIX}/history/{{id}}", history, methods=["GET"]),
+        Route(f"{_PREFIX}/keep-both", keep_both, methods=["POST"]),
         Route(f"{_PREFIX}/forget", forget, methods=["POST"]),
         Route(f"{_PREFIX}/compact", compact, methods=["POST"]),
         Route(f"{_PREFIX}/export", export, methods=["GET"]),
@@ -121,7 +122,9 @@ async def list_chunks(request: Request) -> Response:
     """Answer with the chunks of memory, or of some namespaces or a session."""
     session = request.query_params.get("session")
     found = await _memory(request).chunks(namespaces=_namespaces(request), session=session)
-    return json_response(wire.ChunkList(chunks=[views.chunk_summary(c) for c in found]).model_dump())
+    places = views.places(await _memory(request).extents(namespaces=_namespaces(request)))
+    chunks = [views.chunk_summary(one, places.get(one.id, "")) for one in found]
+    return json_response(wire.ChunkList(chunks=chunks).model_dump())
 
 
 async def chunk(request: Request) -> Response:
@@ -138,6 +141,14 @@ async def history(request: Request) -> Response:
     """Answer with where a turn, a chunk or a statement comes from."""
     name = request.path_params["id"]
     return json_response(views.history(name, await _memory(request).history(name)).model_dump())
+
+
+async def keep_both(request: Request) -> Response:
+    """Take back that a statement supersedes another one."""
+    body = parse(wire.KeepBothRequest, await read_json(request))
+    memory = _memory(request)
+    await memory.keep_both(body.newer, body.older)
+    return json_response(views.history(body.newer, await memory.history(body.newer)).model_dump())
 
 
 async def forget(request: Request) -> Response:

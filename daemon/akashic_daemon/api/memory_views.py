@@ -41,8 +41,8 @@ def remembered(done: answers.Remembered, namespace: str | None) -> wire.Remember
     )
 
 
-def chunk_summary(chunk: Chunk) -> wire.ChunkSummary:
-    """Return a chunk without its text."""
+def chunk_summary(chunk: Chunk, place: str = "") -> wire.ChunkSummary:
+    """Return a chunk without its text; place: the extent where it lies."""
     state = "open" if chunk.sealed_at_s is None else "waiting" if chunk.reconciled_at_s is None else "reconciled"
     return wire.ChunkSummary(
         id=f"c{chunk.id}",
@@ -53,17 +53,24 @@ def chunk_summary(chunk: Chunk) -> wire.ChunkSummary:
         sealed_at_s=chunk.sealed_at_s,
         reconciled_at_s=chunk.reconciled_at_s,
         estimated_rho=chunk.estimated_rho,
+        place=place,
     )
+
+
+def places(extents: Iterable[answers.ExtentView]) -> dict[int, str]:
+    """Return the extent of each chunk that lies in one."""
+    return {chunk: f"extent {view.extent}" for view in extents for chunk in view.chunk_ids}
 
 
 def card(found: answers.ChunkCard) -> wire.ChunkCard:
     """Return all that is known of a chunk."""
     return wire.ChunkCard(
-        chunk=chunk_summary(found.chunk),
+        chunk=chunk_summary(found.chunk, "" if found.place is None else f"extent {found.place.extent}"),
         turns=[turn_view(turn) for turn in found.turns],
         versions=_versions(found.versions),
         records=_records(found.records),
         links=[wire.ChunkLink(chunk=f"c{other}", weight=weight) for other, weight in _by_weight(found.links)],
+        neighbours=[] if found.place is None else [f"c{other}" for other in found.place.neighbours],
     )
 
 
@@ -116,6 +123,8 @@ def stats(found: answers.MemoryStats) -> wire.MemoryStats:
         compactor=found.compactor,
         model_tokens=found.model_tokens,
         problems=list(found.problems),
+        extent_bytes=found.extent_bytes,
+        write_amplification=found.write_amplification,
     )
 
 

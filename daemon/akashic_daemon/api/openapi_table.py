@@ -104,6 +104,7 @@ _MEMORY: dict[tuple[str, str], Operation] = {
     ("GET", f"{_M}/chunks"): Operation(memory.ChunkList, query={"namespace": _SPACES, "session": _TEXT}),
     ("GET", f"{_M}/chunks/{{id}}"): Operation(memory.ChunkCard),
     ("GET", f"{_M}/history/{{id}}"): Operation(memory.History),
+    ("POST", f"{_M}/keep-both"): Operation(memory.History, memory.KeepBothRequest),
     ("POST", f"{_M}/forget"): _lines(memory.Forgotten, body=memory.ForgetRequest),
     ("POST", f"{_M}/compact"): _lines(memory.MemoryStats),
     ("GET", f"{_M}/export"): Operation(streams=_LINES, query={"namespace": _SPACES}, about="A turn a line."),
@@ -183,6 +184,7 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
     memory.AddRequest: {"turns": [{"text": "I live in Lyon now."}], "namespace": "user"},
     memory.RememberRequest: {"namespace": "project:tea"},
     memory.SearchRequest: {"query": "Where do I live?", "limit": 5},
+    memory.KeepBothRequest: {"newer": "r5", "older": "r3"},
     memory.ForgetRequest: {"ids": ["t12"], "dry_run": True},
 }
 """A body of each kind."""

@@ -8,6 +8,7 @@
     GET    /memory/chunks/{id}            ChunkCard; 3 or c3
     GET    /memory/history/{id}           History; t12, c3 or r5
     POST   /memory/forget                 ForgetRequest -> NDJSON of one Forgotten
+    POST   /memory/keep-both              KeepBothRequest -> History of the newer: a wrong supersession is taken back
     POST   /memory/compact                NDJSON of one MemoryStats
     GET    /memory/export                 NDJSON, a turn a line; ?namespace= (may be repeated)
     POST   /memory/import                 body: what export gave; NDJSON of one Remembered
@@ -227,6 +228,13 @@ class Forgotten(Wire):
     error: dict[str, Any] | None = None
 
 
+class KeepBothRequest(_Asked):
+    """Two statements (r5, r3) of which the first was wrongly said to supersede the second."""
+
+    newer: str
+    older: str
+
+
 class NamespaceStats(Wire):
     """What a namespace holds. rho: means over its chunks, estimated when sealed and actual when compacted."""
 
@@ -241,7 +249,7 @@ class NamespaceStats(Wire):
 
 
 class MemoryStats(Wire):
-    """What memory holds."""
+    """What memory holds. extent_bytes: of chunks in extents. write_amplification: bytes written there over bytes stored."""
 
     kind: Literal["done", "error"] = "done"
     namespaces: list[NamespaceStats] = Field(default_factory=list)
@@ -250,4 +258,6 @@ class MemoryStats(Wire):
     compactor: str = ""
     model_tokens: int = 0
     problems: list[str] = Field(default_factory=list)
+    extent_bytes: int = 0
+    write_amplification: float = 1.0
     error: dict[str, Any] | None = None
