@@ -1,12 +1,13 @@
 """Run the daemon of `AKASHIC_HOME` on the fake engine.
 
 `python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged] [--cells N] [--window N]
-[--end-every N] [--set KEY=VALUE ...]`; a wedged one never stops by itself.
+[--end-every N] [--set KEY=VALUE ...] [--check-end]`; a wedged one never stops by itself, a checked one only when all is given back.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from akashic_daemon.lifecycle import _STOP_LIMIT_S, serve
 from akashic_daemon.paths import find_paths
 from akashic_daemon.service import Service
 from fake_service import NEVER
+from leaks import assert_all_is_given_back
 
 
 class WedgedService(Service):
@@ -26,6 +28,18 @@ class WedgedService(Service):
     async def stop(self) -> None:
         """Never return, not even to the event loop."""
         threading.Event().wait()
+
+
+class CheckedService(Service):
+    """Before it stops, it looks for what requests have left; then the log has `nothing is left`, or it fails."""
+
+    async def stop(self) -> None:
+        """Stop in good order, or leave with status 1."""
+        try:
+            await assert_all_is_given_back(self)
+            logging.getLogger("akashic.test").info("nothing is left")
+        finally:
+            await super().stop()
 
 
 def main() -> int:
@@ -40,6 +54,7 @@ def main() -> int:
     parser.add_argument("--window", type=int, default=1 << 18)
     parser.add_argument("--end-every", type=int, default=NEVER)
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--check-end", action="store_true")
     options = parser.parse_args()
 
     def make_engine(_name: str, _path: Path) -> FakeEngine:
@@ -51,7 +66,7 @@ def main() -> int:
     }  # fmt: skip
     paths = find_paths({"AKASHIC_HOME": os.environ["AKASHIC_HOME"]})
     settings = load(paths.config_file, env={}, flags=flags)
-    kind = WedgedService if options.wedged else Service
+    kind = WedgedService if options.wedged else CheckedService if options.check_end else Service
     service = kind(settings, paths, engine_factory=make_engine)
     return serve(settings, paths, service=service, stop_limit_s=options.stop_limit)
 

@@ -20,6 +20,7 @@ import uvicorn
 
 from akashic_daemon.api.app import LOOPBACK_HOSTS, create_app
 from akashic_daemon.api.border import Activity
+from akashic_daemon.api.connection import Connection
 from akashic_daemon.api.spool import remove_left_uploads
 from akashic_daemon.config import ServeSection, Settings, log_level
 from akashic_daemon.errors import ConfigError, DaemonRunning, StoreUnwritable
@@ -202,7 +203,7 @@ async def _serve(
     app = create_app(service, token=token, allowed_hosts=LOOPBACK_HOSTS | {options.host}, activity=activity)
     server = _Server(
         uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none",
+            app, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
             proxy_headers=False, server_header=False, backlog=_BACKLOG,
         )
     )  # fmt: skip

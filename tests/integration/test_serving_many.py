@@ -21,6 +21,7 @@ from akashic_daemon.schedule.events import GenerationInput, Started
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.service import Service
 from fake_service import NEVER, answer, ask, fresh_answer, running_service, user
+from leaks import assert_nothing_is_left
 from tiers_service import LONG, TIERS, on_service, say, settled
 from watched_service import driven
 
@@ -212,27 +213,6 @@ def test_the_log_has_a_line_for_each_request_and_nothing_of_what_it_says(
         assert "my-secret" not in caplog.text
 
     run(home, check, kv_cells=300, end_every=NEVER)
-
-
-def assert_nothing_is_left(service: Service) -> None:
-    """Look at everything that a request takes on its way."""
-    loop = service._loop
-    index, queue, mover = loop.index, loop._admission.waiting, service.tiers.mover
-    assert index is not None
-    index.check()
-    assert not loop.busy
-    assert not loop._running
-    assert not index.running
-    assert index.scratches == 0
-    assert not queue._flows
-    assert not queue._returned
-    assert mover.catalogue is not None
-    assert mover.incoming is not None
-    assert mover.outgoing is not None
-    assert not any(block.pins for block in mover.catalogue.blocks())
-    assert mover.incoming.free_count == mover.incoming.count
-    assert mover.outgoing.free_count == mover.outgoing.count
-    assert index.evictable_cells() + index.cells_free == index.cells_total
 
 
 def test_after_a_thousand_random_cancels_no_sequence_block_task_promotion_or_buffer_is_left(home: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akashic_daemon import request_ids
 from akashic_daemon.errors import AkashicError, Forbidden, Overloaded, PromptTooLong, Unauthorized
@@ -30,6 +30,9 @@ _ANTHROPIC_KINDS = {
 _OVERLOADED = 529
 """What Anthropic's clients know an overloaded server by."""
 _RETRY_AFTER_S = 5
+SKIPPED_BYTES = 64 * 1024 * 1024
+"""So much of the body of a refused request is read and thrown away."""
+_REFUSED = 400
 _OPEN_PATHS = frozenset({"/healthz"})
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -133,29 +136,32 @@ class Border:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
         path, name = scope["path"], request_ids.begin().encode()
+        rest = _Rest(scope, receive)
 
         async def watched(message: Any) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message["headers"], *_names(path, name)]}
+                if message["status"] >= _REFUSED:
+                    await rest.skip()
             await send(message)
 
         try:
             if not self._came_by_socket(scope):
                 self._check(scope)
-            await self._app(scope, receive, watched)
+            await self._app(scope, rest.receive, watched)
         except ClientDisconnect:
             logger.info("%s %s: the client left before its request was complete", scope["method"], path)
         except AkashicError as error:
             if started:
                 raise
-            await error_response(path, error)(scope, receive, watched)
+            await error_response(path, error)(scope, rest.receive, watched)
         except Exception as error:
             logger.exception("%s %s failed", scope["method"], path)
             if not started:
                 internal = AkashicError(f"an internal error: {type(error).__name__}", hint="see `akashic daemon logs`")
-                await error_response(path, internal)(scope, receive, watched)
+                await error_response(path, internal)(scope, rest.receive, watched)
 
     def _came_by_socket(self, scope: Scope) -> bool:
         server = scope.get("server")
@@ -183,6 +189,30 @@ class Border:
 def _names(path: str, name: bytes) -> list[tuple[bytes, bytes]]:
     """Return the headers that name a request as the API's clients look for it."""
     return [(b"x-request-id", name), *([(b"request-id", name)] if _is_anthropics(path) else [])]
+
+
+class _Rest:
+    """The part of a body that nobody has read.
+
+    A connection that is closed while bytes wait in it is reset, and the client never sees why it was refused. So these are
+    read before, and thrown away; not without end, and not from who asked whether to send them.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        self._is_over = any(name == b"expect" for name, _ in scope["headers"])
+
+    async def receive(self) -> Message:
+        """Pass on what comes."""
+        message = await self._receive()
+        self._is_over = self._is_over or not message.get("more_body", False)
+        return message
+
+    async def skip(self) -> None:
+        """Read to the end of the body, if that isn't too far."""
+        left_bytes = SKIPPED_BYTES
+        while not self._is_over and left_bytes > 0:
+            left_bytes -= len((await self.receive()).get("body", b""))
 
 
 def _hostname(authority: str) -> str:

@@ -1,0 +1,93 @@
+"""Connections of clients that stop speaking HTTP, or never finish what they began to say.
+
+uvicorn answers what isn't HTTP by itself, also while an answer of ours runs, and waits for ever for the rest of a request.
+Here such an answer learns that its client has gone, and who keeps a connection without a request is told so and let go:
+a process has a thousand of them or so. A client that closes its sending side counts as gone, as everywhere in asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Transport
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+logger = logging.getLogger("akashic.http")
+HEAD_LIMIT_S = 60.0
+"""So long a request may take until its headers are complete."""
+BODY_PAUSE_LIMIT_S = 60.0
+"""So long a client may pause in the middle of a body; how long all of it takes is its own affair."""
+
+
+class Connection(H11Protocol):
+    """One connection."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._wait(HEAD_LIMIT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and wait for the rest if there must be one."""
+        super().data_received(data)
+        self._watch(is_idle=False)
+
+    def on_response_complete(self) -> None:
+        """Stop waiting for a body that nobody wants any more; the next request may have begun to come."""
+        super().on_response_complete()
+        self._watch(is_idle=not self.conn.trailing_data[0])
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what isn't HTTP; a request that is being answered learns that its client has gone."""
+        if self._answers:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
+
+    @property
+    def _answers(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _watch(self, *, is_idle: bool) -> None:
+        """Set the timer to what is waited for. Bytes of headers that trickle in don't make it later; those of a body do."""
+        if self.transport.is_closing() or (is_idle and not self._answers):
+            self._stop_waiting()
+        elif not self._answers:
+            if self._timer is None:
+                self._wait(HEAD_LIMIT_S)
+        else:
+            self._stop_waiting()
+            if self.cycle.more_body:
+                self._wait(BODY_PAUSE_LIMIT_S)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._give_up, seconds)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, seconds: float) -> None:
+        self._timer = None
+        if self._answers and self.flow.read_paused:
+            self._wait(seconds)  # it is us who don't read on
+            return
+        part = "body" if self._answers else "headers"
+        logger.info("a client is let go: its request's %s didn't go on for %g s", part, seconds)
+        if self._answers or self.conn.trailing_data[0]:
+            self.send_400_response(f"The request's {part} did not go on for {seconds:g} s.")
+        else:
+            self.transport.close()

@@ -1,0 +1,75 @@
+"""An outside client's verdict: PyPI's `cache-pressure` (agent-sim and abort-sim) against a daemon on the default model.
+
+    python -m venv /tmp/cp && /tmp/cp/bin/pip install cache-pressure
+    python tests/bench/cache_pressure.py --python /tmp/cp/bin/python [--sessions 2]
+
+The sizes fit a window of 8,192 tokens. The exit status is 1 when one of its verdicts isn't a pass. The client is no
+dependency: it lives in an environment of its own. Its agent-sim (0.6.3) holds an f-string that only Python 3.12 can
+read; before that a copy is run in which this one is written otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from daemon_process import DaemonProcess
+
+_RUN = """
+import importlib.util, sys
+spec = importlib.util.find_spec("cache_pressure." + sys.argv[1])
+text = spec.loader.get_source(spec.name)
+if sys.version_info < (3, 12):
+    old = "f'{summary['main_reuse_pct']:.0f}%'"
+    text = text.replace(old, "format(summary['main_reuse_pct'], '.0f')")
+module = type(sys)(spec.name)
+module.__file__ = spec.origin
+sys.modules[spec.name] = module
+exec(compile(text, spec.origin, "exec"), module.__dict__)
+module.main(sys.argv[2:])
+"""
+_AGENT = ["--main-tokens", "3000", "--step-tokens", "600", "--sub-tokens", "1200", "--finalize-tokens", "400"]
+_ABORT = ["--context-tokens", "2500", "--thinking-tokens", "40", "--max-tokens", "1024", "--runs", "2"]
+
+
+def run(python: str, tool: str, daemon: DaemonProcess, *options: str) -> bool:
+    """Run one of its programs; return whether it passed."""
+    key = daemon.headers["authorization"].removeprefix("Bearer ")
+    print(f"== {tool.replace('_', '-')} {' '.join(options)}", flush=True)
+    asked = ["--base-url", f"{daemon.url}/v1", "--api-key", key, "--model", "smollm2", *options]
+    done = subprocess.run([python, "-c", _RUN, tool, *asked], check=False)
+    print(
+        f"== {tool.replace('_', '-')}: {'pass' if done.returncode == 0 else f'FAILED ({done.returncode})'}", flush=True
+    )
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run both against a daemon in a home of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has cache-pressure")
+    parser.add_argument("--sessions", type=int, default=2)
+    parser.add_argument("--salt", type=int, default=1)
+    options = parser.parse_args()
+    if subprocess.run([options.python, "-c", "import cache_pressure"], check=False).returncode:
+        sys.exit(f"{options.python} has no cache-pressure; make an environment with it (see above)")
+    salt = ["--salt", str(options.salt)]
+    with tempfile.TemporaryDirectory(prefix="akp") as home:
+        daemon = DaemonProcess(Path(home), real=True)
+        with daemon:
+            sessions = ["--sessions", str(options.sessions), "--no-viz", "--max-tokens", "48"]
+            passed = [
+                run(options.python, "agent_sim", daemon, *sessions, *_AGENT, *salt),
+                run(options.python, "abort_sim", daemon, *_ABORT, *salt),
+            ]
+            passed.append(daemon.end(10) == 0)
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Connections of clients that break HTTP, dawdle, or are refused before their body is read; over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from akashic_daemon.api import connection
+from akashic_daemon.api.app import create_app
+from akashic_daemon.api.connection import Connection
+from akashic_daemon.protocol.native import Reuse
+from akashic_daemon.schedule.events import GenerationEvent, Started
+from echo_service import CHAT, EchoService, finished, run
+
+HOST = b"Host: 127.0.0.1\r\n"
+Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def over_tcp(service: EchoService, check: Callable[[Callable[[], Awaitable[Wire]]], Awaitable[None]]) -> None:
+    """Run `check` with a function that opens a connection to the service."""
+
+    async def serving() -> None:
+        config = uvicorn.Config(
+            create_app(service, token="t" * 20),
+            host="127.0.0.1",
+            port=0,
+            log_config=None,
+            lifespan="off",
+            http=Connection,
+        )
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        writers = []
+
+        async def connect() -> Wire:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            return reader, writer
+
+        try:
+            await check(connect)
+        finally:
+            for writer in writers:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+            server.should_exit = True
+            await task
+
+    run(serving)
+
+
+def request(body: bytes, *headers: bytes, path: str = CHAT) -> bytes:
+    lines = [f"POST {path} HTTP/1.1".encode(), HOST.strip(), b"Authorization: Bearer " + b"t" * 20, *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/chat", b"POST / HTTP/1.1\r\nHost: x\r\nX-A: "])
+def test_a_client_that_never_ends_its_headers_is_told_and_let_go(
+    home: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_LIMIT_S", 0.05)
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(begun)
+        answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 400") == bool(begun)
+        assert (b"headers did not go on for 0.05 s" in answer) == bool(begun)
+
+    with caplog.at_level(logging.INFO, "akashic.http"):
+        over_tcp(EchoService(home), check)
+    assert "headers didn't go on for 0.05 s" in caplog.text
+
+
+def test_a_body_that_stops_coming_ends_the_request_and_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BODY_PAUSE_LIMIT_S", 0.05)
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(request(b'{"mess', b"Content-Length: 100"))
+        assert b"body did not go on for 0.05 s" in await reader.read(-1)
+
+    service = EchoService(home)
+    over_tcp(service, check)
+    assert service.requests == []
+
+
+def test_nothing_is_waited_for_while_an_answer_runs_or_a_connection_rests(home: Path) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncGenerator[GenerationEvent, None]:
+        yield Started("req-1", "s", "echo", 7, Reuse())
+        asked.set()
+        await go_on.wait()
+        yield finished("", 0)
+
+    def timers() -> list[object]:
+        found = [one._timer for one in gc.get_objects() if isinstance(one, Connection) and one.transport is not None]
+        return [timer for timer in found if timer is not None]
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        for _ in range(2):
+            writer.write(request(b"", path="/nothing"))
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
+            await reader.readuntil(b"}}}")
+            assert timers() == []
+        body = b'{"messages": [{"role": "user", "content": "x"}], "stream": true}'
+        writer.write(request(body[:5], b"Content-Length: %d" % len(body)))
+        while not timers():
+            await asyncio.sleep(0)
+        writer.write(body[5:])
+        await asked.wait()
+        assert timers() == []
+        go_on.set()
+        await reader.readuntil(b"[DONE]")
+
+    over_tcp(EchoService(home, slowly), check)
+
+
+def test_what_breaks_http_in_the_middle_of_a_body_is_refused_without_a_traceback(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(request(b"5\r\nhello\r\nzz\r\n", b"Transfer-Encoding: chunked"))
+        assert b"400" in await reader.read(-1)
+
+    service = EchoService(home)
+    over_tcp(service, check)
+    assert service.requests == []
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"), [(CHAT, b"wrong", 401), ("/nothing", b"t" * 20, 404), ("/metrics", b"t" * 20, 405)]
+)
+def test_a_refusal_is_read_by_a_client_that_sends_all_of_a_large_body_first(
+    home: Path, path: str, token: bytes, status: int
+) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        size = 8_000_000
+        head = f"POST {path} HTTP/1.1\r\nContent-Length: {size}\r\nConnection: close\r\n".encode()
+        writer.write(head + HOST + b"Authorization: Bearer " + token + b"\r\n\r\n")
+        writer.write(b"x" * size)
+        await writer.drain()
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 %d" % status)
+
+    over_tcp(EchoService(home), check)
+
+
+def test_a_client_that_asks_whether_to_send_is_refused_before_it_does(home: Path) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(request(b"", b"Content-Length: 1000", b"Expect: 100-continue", path="/nothing"))
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 404")
+
+    over_tcp(EchoService(home), check)
