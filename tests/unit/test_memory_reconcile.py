@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from akashic_daemon.memory import chunks, ingest, reconcile
 from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.postings import Postings
 from akashic_daemon.store.memory.rows import Relation
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
@@ -162,6 +164,22 @@ def test_every_version_stays(memory: Memory) -> None:
     task = reconcile.prepare(memory, chunk)
     reconcile.store(memory, task, reconcile.Outcome("Ann lives in Lyon", 0.4, (), "model"))
     assert [(v.version, v.made_by) for v in memory.store.chunk_versions(chunk)] == [(1, "extractive"), (2, "model")]
+
+
+def test_terms_are_counted_before_a_row_as_by_hand() -> None:
+    draw = np.random.default_rng(3)
+    postings = Postings()
+    naive: dict[int, list[int]] = {}
+    for row in range(3000):
+        terms = draw.integers(0, 400, 40).astype(np.uint32)
+        postings.add(np.full(40, row, np.int32), terms)
+        for term in set(terms.tolist()):
+            naive.setdefault(term, []).append(row)
+    assert postings.counts_before([], 10) == []
+    for row in (0, 1, 700, 2600, 2999, 4000):
+        asked = draw.permutation(450)[:60].tolist()
+        expected = [sum(one < row for one in naive.get(term, ())) for term in asked]
+        assert postings.counts_before(asked, row) == expected
 
 
 def test_equal_memories_are_compacted_equally(memory: Memory, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from akashic_daemon.errors import NotFound
 from akashic_daemon.memory import extract
 from akashic_daemon.memory.chunks import Idf, idf_of
 from akashic_daemon.memory.density import kind_of
@@ -136,7 +137,11 @@ def keep_whole(memory: Memory, namespace: str, chunk_id: int) -> None:
 
 
 def _exists(memory: Memory, chunk_id: int) -> bool:
-    return bool(memory.store.turns_of_chunk(chunk_id))
+    try:
+        memory.store.chunk(chunk_id)
+    except NotFound:
+        return False
+    return True
 
 
 # -- related chunks --------------------------------------------------------------------------------------------
@@ -185,7 +190,8 @@ def _seen_before(memory: Memory, namespace: str, turns: Sequence[Turn], words: C
     if not len(own):
         return Counter()
     ids = memory.store.term_ids(namespace, sorted(words))
-    return Counter({term: int((index.postings.of(number)[0] < own[0]).sum()) for term, number in ids.items()})
+    counts = index.postings.counts_before(list(ids.values()), int(own[0]))
+    return Counter(dict(zip(ids, counts, strict=True)))
 
 
 def _worths(state: str | None) -> Worths:
@@ -197,6 +203,8 @@ def _worths(state: str | None) -> Worths:
 
 def _trimmed(memory: Memory, turns: Sequence[Turn], dense: set[int], related: Sequence[Related]) -> dict[int, str]:
     """Return the dense turns' texts without superseded reads, and without what stands elsewhere word for word."""
+    if not dense:
+        return {}
     index = LineIndex()
     for other in sorted(r.chunk_id for r in related):
         for turn in memory.store.turns_of_chunk(other):
