@@ -13,24 +13,14 @@ import anthropic
 import openai
 import pytest
 
+import tool_templates
 from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.service import Service
 from fake_service import running_service
 from served_app import listening
 
-THINKS = (
-    "{% set ns = namespace(last=-1) %}"
-    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.reasoning_content and loop.index0 > ns.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
-    "{{ m.content }}{% for call in m.tool_calls or [] %}\n<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if tools %}{% endif %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
-"""Shows thoughts since the last question only, as Qwen 3 does."""
+THINKS = tool_templates.SHOWS_THOUGHTS
 OPENS = THINKS.replace("<|im_start|>assistant\n{% if enable", "<|im_start|>assistant\n<think>\n{% if enable")
 THOUGHT, SAID = "Let me see.\n\nWell.", "Yes."
 SCRIPT = f"<think>\n{THOUGHT}\n</think>\n\n{SAID}"
