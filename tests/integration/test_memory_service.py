@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from akashic_daemon.errors import BadRequest, NotFound, TranscriptError
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.memory import Said
-from akashic_daemon.memory.recalled import marked
+from akashic_daemon.memory.recalled import CLOSING, marked, without_recalled
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.paths import Paths, find_paths
 from akashic_daemon.store.memory.store import open_memory_store
@@ -191,8 +193,35 @@ async def stream(lines: list[str]) -> AsyncIterator[str]:
         yield line
 
 
-def test_marks_inside_recalled_text_do_not_end_it() -> None:
-    from akashic_daemon.memory.recalled import CLOSING, without_recalled
+@awaited
+async def test_recalled_lines_are_known_where_their_marks_were_lost(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said(*FACTS, at_s=1_600_000_000.0), session="s1")
+    recalled = await memory.recall("What does the parrot eat, and when is rent due?")
+    assert "2020-09-13 Ann: the parrot eats mangoes" in recalled.text
+    lines = recalled.text.splitlines()[2:-1]
+    quoted = "\n".join([f"> {line}" for line in lines])
+    cut_off = "\n".join(lines)
+    done = await memory.add(
+        "user", said(quoted, f"{cut_off}\nso, no seeds?", "- 2020-09-13 Ann: the parrot eats seeds"), session="s2"
+    )
+    assert done.recalled == 2
+    new = [(await memory.history(f"t{turn}")).turns[0].text for turn in done.new_ids]
+    assert new == ["so, no seeds?", "- 2020-09-13 Ann: the parrot eats seeds"]
+    await memory.close()
 
+
+@given(before=st.text(), recalled=st.text(), after=st.text())
+def test_nothing_but_what_was_marked_is_taken_out(before: str, recalled: str, after: str) -> None:
+    assume("akashic-memory" not in before + after)
+    text = before + marked(recalled) + after
+    assert without_recalled(text) == before + after.removeprefix("\n")
+
+
+def test_marked_text_is_known_as_it_stands_in_html() -> None:
+    assert without_recalled("a &lt;akashic-memory&gt;\nx\n&lt;/akashic-memory&gt; b") == "a  b"
+
+
+def test_marks_inside_recalled_text_do_not_end_it() -> None:
     assert without_recalled("a " + marked(f"x {CLOSING} y") + "b") == "a b"
     assert without_recalled(f"what does {CLOSING} mean?") == f"what does {CLOSING} mean?"

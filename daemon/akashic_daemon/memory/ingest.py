@@ -8,15 +8,16 @@ from dataclasses import replace
 from akashic_daemon.memory.answers import Remembered
 from akashic_daemon.memory.chunks import cut_what_is_full
 from akashic_daemon.memory.memory import Memory, Said
-from akashic_daemon.memory.recalled import without_recalled
+from akashic_daemon.memory.recalled import without_recalled, without_told
 
 
 def remember(memory: Memory, namespace: str, source: str, said: Sequence[Said]) -> Remembered:
     """Store messages of one source in the order they were said. Giving them again changes nothing."""
+    store = memory.store
     wanted: list[Said] = []
     recalled = 0
     for message in said:
-        text = without_recalled(message.text)
+        text = without_told(without_recalled(message.text), lambda who, words: store.has_said(namespace, who, words))
         recalled += text != message.text
         if text.strip():
             wanted.append(message if text == message.text else replace(message, text=text))

@@ -5,12 +5,11 @@ Nothing is put there when nothing is to the point: a model takes what stands bef
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from akashic_daemon.memory.answers import Found, Recalled
 from akashic_daemon.memory.memory import Memory, Span
-from akashic_daemon.memory.recalled import marked
+from akashic_daemon.memory.recalled import marked, told
 
 BUDGET_TOKENS = 1536
 _OVERHEAD_TOKENS = 24
@@ -73,11 +72,11 @@ def recall(
     found = [one for one in found if relevance(one) >= _BESIDE_THE_BEST * best]
     spans = _fitting([Span(f.turn, f.score, f.parts) for f in found], budget_tokens - _OVERHEAD_TOKENS, _LINE_TOKENS)
     chosen = {span.turn.id for span in spans}
-    told = sorted((f for f in found if f.turn.id in chosen), key=lambda f: (f.turn.event_at_s or 0.0, f.turn.id))
-    if not told:
+    shown = sorted((f for f in found if f.turn.id in chosen), key=lambda f: (f.turn.event_at_s or 0.0, f.turn.id))
+    if not shown:
         return Recalled("", (), 0)
-    text = marked("\n".join([_HEAD, *map(_line, told)]))
-    return Recalled(text, tuple(told), -(-len(text.encode("utf-8", "surrogatepass")) // 4))
+    text = marked("\n".join([_HEAD, *map(_line, shown)]))
+    return Recalled(text, tuple(shown), -(-len(text.encode("utf-8", "surrogatepass")) // 4))
 
 
 def relevance(found: Found) -> float:
@@ -91,9 +90,7 @@ def _shortened(query: str) -> str:
 
 
 def _line(found: Found) -> str:
-    at_s = found.turn.event_at_s
-    date = "" if at_s is None else time.strftime("%Y-%m-%d ", time.gmtime(at_s))
-    return f"- {date}{found.turn.speaker}: {found.turn.text}"
+    return told(found.turn.event_at_s, found.turn.speaker, found.turn.text)
 
 
 def _fitting(spans: Sequence[Span], budget_tokens: int, overhead_tokens: int) -> list[Span]:

@@ -7,13 +7,19 @@ again it would be found instead of what was said, as if it were new.
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
 OPENING = "<akashic-memory>"
 CLOSING = "</akashic-memory>"
 
+# Also as it stands in HTML.
 _MARKED = re.compile(
-    re.escape(OPENING) + r"(?:(?!" + re.escape(OPENING) + r").)*?" + re.escape(CLOSING) + r"\n?", re.DOTALL
+    r"(?:<|&lt;)akashic-memory(?:>|&gt;)(?:(?!(?:<|&lt;)akashic-memory(?:>|&gt;)).)*?(?:<|&lt;)/akashic-memory(?:>|&gt;)\n?",
+    re.DOTALL,
 )
+_CLOSED = "/akashic-memory"
+_TOLD = re.compile(r"[ \t>]*- (?:\d{4}-\d\d-\d\d )?(?P<speaker>[^:\n]{1,200}): (?P<text>[^\n]+)(?:\n|\Z)")
 
 
 def marked(text: str) -> str:
@@ -24,4 +30,25 @@ def marked(text: str) -> str:
 
 def without_recalled(text: str) -> str:
     """Return the text without what stands between marks. A mark without its pair is text like any other."""
-    return _MARKED.sub("", text) if CLOSING in text else text
+    return _MARKED.sub("", text) if _CLOSED in text else text
+
+
+def told(at_s: float | None, speaker: str, text: str) -> str:
+    """Return the line in which a turn is recalled."""
+    date = "" if at_s is None else time.strftime("%Y-%m-%d ", time.gmtime(at_s))
+    return f"- {date}{speaker}: {text}"
+
+
+def without_told(text: str, is_known: Callable[[str, str], bool]) -> str:
+    """Return the text without lines in which turns are recalled, where marks were lost: quoted, cut off, copied.
+
+    is_known: whether a speaker said just that. Only whole lines of such a turn are taken for a recalled one.
+    """
+    if "- " not in text:
+        return text
+    kept: list[str] = []
+    for line in text.splitlines(keepends=True):
+        found = _TOLD.fullmatch(line)
+        if found is None or not is_known(found["speaker"], found["text"]):
+            kept.append(line)
+    return "".join(kept)

@@ -106,6 +106,11 @@ class MemoryStore:
         with self._database.reading() as c:
             return turns.of_source(c, turns.namespace_id(c, namespace), source)
 
+    def has_said(self, namespace: str, speaker: str, text: str) -> bool:
+        """Tell if a namespace has just that of that speaker; False where there is no such namespace."""
+        with self._database.reading() as c:
+            return turns.is_there(c, namespace, speaker, text)
+
     def sources_of(self, turn_id: int) -> list[Source]:
         """Return every place where a turn was said."""
         with self._database.reading() as c:

@@ -111,6 +111,16 @@ def lookup_terms(c: sqlite3.Connection, space: int, terms: Sequence[str]) -> dic
     return found
 
 
+def is_there(c: sqlite3.Connection, namespace: str, speaker: str, text: str) -> bool:
+    """Tell if a namespace has a turn, word for word."""
+    digest = turn_digest(storable(speaker), storable(text))
+    row = c.execute(
+        "SELECT 1 FROM turns WHERE namespace_id = (SELECT id FROM namespaces WHERE name = ?) AND digest = ?",
+        (namespace, digest),
+    ).fetchone()
+    return row is not None
+
+
 def document_counts(c: sqlite3.Connection, space: int, terms: Sequence[str]) -> dict[str, int]:
     """Return how many turns have each of those terms that the namespace has."""
     found: dict[str, int] = {}
