@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from akashic_cli import complete, pick
+
 
 def _set_home(value: Path | None) -> Path | None:
     if value is not None:
@@ -35,6 +37,16 @@ FormatOption = Annotated[
     typer.Option("--format", metavar="NAME", help="Format of the transcript; recognised by its content when absent."),
 ]
 
+PickedSession = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION",
+        default_factory=pick.session,
+        show_default=False,
+        help="Name of a session; on a terminal it may be left out and chosen by a few letters.",
+        autocompletion=complete.sessions,
+    ),
+]
 NamespaceOption = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from akashic_cli import complete
-from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession
 
 if TYPE_CHECKING:
     from akashic_daemon.protocol.context import ContextView
@@ -27,7 +27,7 @@ SelectorArgument = Annotated[
 
 @app.command()
 def show(
-    session: SessionArgument,
+    session: PickedSession,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
@@ -79,7 +79,7 @@ def drop(
 
 @app.command()
 def repos(
-    session: SessionArgument,
+    session: PickedSession,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,

@@ -6,14 +6,11 @@ from typing import Annotated
 
 import typer
 
-from akashic_cli import complete
-from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession
 
 
 def explain(
-    session: Annotated[
-        str, typer.Argument(metavar="SESSION", help="Name of a session.", autocompletion=complete.sessions)
-    ],
+    session: PickedSession,
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, metavar="N", help="Which turn; the newest when absent.")
     ] = None,

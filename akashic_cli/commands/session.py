@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from akashic_cli import complete
-from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession
 from akashic_cli.quantities import ExpectOption
 
 app = typer.Typer(no_args_is_help=True, help="List, read, branch, export and delete sessions.")
@@ -23,7 +23,7 @@ def list_sessions(
 ) -> None:
     """List all sessions, newest first."""
     from akashic_cli.client import connect
-    from akashic_cli.render.output import print_json, print_table
+    from akashic_cli.render.output import print_json, print_table, say
     from akashic_cli.render.units import ago, count
     from akashic_daemon.protocol.native import SessionList
 
@@ -37,12 +37,14 @@ def list_sessions(
         (s.session, count(s.messages), count(s.tokens), ago(s.updated_at_s), s.forked_from or s.origin, s.title)
         for s in found.sessions
     ]
+    if not rows:
+        say("there is no session yet; `akashic chat`, or `akashic import FILE`, begins one")
     print_table(("SESSION", "MESSAGES", "TOKENS", "CHANGED", "FROM", "TITLE"), rows, right=(1, 2))
 
 
 @app.command()
 def show(
-    session: SessionArgument,
+    session: PickedSession,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
@@ -67,7 +69,7 @@ def show(
 
 @app.command()
 def fork(
-    session: SessionArgument,
+    session: PickedSession,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the branch; chosen by the daemon if absent.")
     ] = None,
@@ -93,7 +95,7 @@ def fork(
 
 @app.command()
 def export(
-    session: SessionArgument,
+    session: PickedSession,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,

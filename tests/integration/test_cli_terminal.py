@@ -153,3 +153,17 @@ def test_tab_completes_sessions_and_models_and_starts_no_daemon(
     assert complete.sessions("") == []
     assert list(tmp_path.iterdir()) == []
     assert complete.settings("serve.po") == ["serve.port"]
+
+
+def test_a_session_that_was_not_named_is_chosen_by_a_few_letters(env: dict[str, str], paths: Paths) -> None:
+    with on_socket(paths) as client:
+        for name, text in (("first-one", "about parrots"), ("second-one", "about rent")):
+            body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "akashic": {"session": name}}
+            assert client.post("/v1/chat/completions", json=body).status_code == 200
+    with terminal("session", "show", env=env) as person:
+        person.expect_prompt()
+        person.type("zz\r")
+        person.expect("no session has these letters")
+        person.type("\x15parr\r")
+        assert person.exit_code() == 0
+    assert "about parrots" in person.text.rsplit("--- 0 user", 1)[1]
