@@ -11,12 +11,12 @@ import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from unittest import mock
 
 from akashic_daemon.config import ScheduleSection
-from akashic_daemon.engine.base import BatchItem, PackedRun, SamplingParams
+from akashic_daemon.engine.base import BatchItem, Capabilities, PackedRun, SamplingParams
 from akashic_daemon.engine.fake import END, FakeCells, FakeEngine, contents
 from akashic_daemon.errors import AkashicError, EngineError
 from akashic_daemon.program.path import Path
@@ -144,6 +144,11 @@ class Breakable(FakeEngine):
         super().__init__(**options)  # type: ignore[arg-type]
         self.fails: Callable[[str], bool] = lambda _call: False
         self._hole_s = hole_s
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The fake's, with what holes cost."""
+        return replace(super().capabilities, hole_s=self._hole_s)
 
     def _maybe_fail(self, call: str) -> None:
         if self.fails(call):

@@ -160,8 +160,8 @@ def carrier_of(service: Service) -> Carrier:
     carrier = Carrier(loop.tiering, index, service.tiers.mover, *keys)
     between_steps = loop.tiering.between_steps
 
-    def and_carry(step_s: float, *, is_streaming: bool) -> None:
-        between_steps(step_s, is_streaming=is_streaming)
+    def and_carry(step_s: float, *, is_streaming: bool, is_crowded: bool) -> None:
+        between_steps(step_s, is_streaming=is_streaming, is_crowded=is_crowded)
         carrier.step()
 
     loop.tiering.between_steps = and_carry  # type: ignore[method-assign]

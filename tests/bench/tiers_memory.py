@@ -94,7 +94,7 @@ class Lengths:
     answer: int
 
 
-FOR_MODEL = Lengths(history=500, usual=1, long=3, answer=2)
+FOR_MODEL = Lengths(history=400, usual=1, long=2, answer=2)
 
 
 class Client:

@@ -225,7 +225,8 @@ class StepLoop:
             self._counters.requests_cancelled_total += 1
             self._finish(request, "cancelled")
         is_streaming = any(r.state is State.DECODE for r in self._running)
-        self.tiering.between_steps(self._last_step_s, is_streaming=is_streaming)
+        is_crowded = bool(self._admission.waiting) or any(r.state is State.RELOAD for r in self._running)
+        self.tiering.between_steps(self._last_step_s, is_streaming=is_streaming, is_crowded=is_crowded)
         self._step_number += 1
         if self._step_number % _PARK_EVERY_STEPS == 0:
             self.tiering.park()

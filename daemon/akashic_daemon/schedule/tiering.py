@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from akashic_daemon.cache.index import NoSequence, RadixIndex
@@ -36,7 +36,14 @@ _SLOT_TOKENS = 16
 _STAGING_BYTES = 64 << 20
 _IDLE_SLICE_S = 0.05
 _BUSY_SHARE = 0.15
-"""Of a step's time, what moving may take while streams are being answered."""
+"""Of a step's time, what all moving together may take while streams are being answered."""
+_LEAST_SLICE_S = 0.0005
+"""A request that waits for its KV gets at least so much of each step: a block."""
+_SPARE_SHARE = 8
+"""Of the cells, this part must stay free when a hinted session is brought back while others run."""
+_SPARE_SEQUENCES = 3
+_LOOK_AGAIN_S = 0.5
+"""So long a hinted session waits that had no room beside those that run."""
 _TOKENS_AHEAD = 64
 """So many tokens of others are expected before an idle session's next turn."""
 _OPEN_TOKENS = BLOCK_TOKENS
@@ -99,6 +106,9 @@ class Tiering:
         self._hints: dict[str, _Hint] = {}
         self._warming: Promotion | None = None
         self._step_s = 0.0
+        self._left_s = 0.0
+        """What is left of this step's slice."""
+        self._no_room_until_s = 0.0
         self._costs_kept_s = 0.0
         self.problem: str | None = None
         """Why the loaded model's KV goes to no tier."""
@@ -215,7 +225,10 @@ class Tiering:
     def advance(self, promotion: Promotion, *, is_streaming: bool) -> bool:
         """Import for a slice; True when everything is there. Raises NoSequence."""
         assert self._promoter is not None
-        return self._promoter.advance(promotion, self._slice_s(is_streaming))
+        if not is_streaming:
+            return self._promoter.advance(promotion, _IDLE_SLICE_S)
+        with self._of_slice():
+            return self._promoter.advance(promotion, max(_LEAST_SLICE_S, self._left_s))
 
     def end_promotion(self, promotion: Promotion) -> None:
         """Close a promotion, complete or not."""
@@ -265,12 +278,34 @@ class Tiering:
             self._costs_kept_s = now_s
             mover.submit(Priority.WRITE, mover.costs.save)
 
-    def between_steps(self, step_s: float, *, is_streaming: bool) -> None:
-        """Copy blocks out for a slice."""
+    def between_steps(self, step_s: float, *, is_streaming: bool, is_crowded: bool) -> None:
+        """Copy blocks out for a slice, and bring back a hinted session's with what is left of it.
+
+        is_crowded: requests wait for a place or for their KV, so that a hinted session has to wait.
+        """
         self._step_s = step_s
-        self._interrupt_warming()
+        self._left_s = max(_LEAST_SLICE_S, _BUSY_SHARE * step_s)
         if self._exporter is not None and self._exporter.waiting:
-            self._exporter.export(self._slice_s(is_streaming))
+            with self._of_slice():
+                self._exporter.export(self._left_s if is_streaming else _IDLE_SLICE_S)
+        if is_crowded or not self._hints or self._slows_others():
+            self._interrupt_warming()
+        elif self._left_s > 0 and self._promoter is not None:
+            with self._of_slice():
+                self._warm(self._left_s, is_alone=False)
+
+    @contextmanager
+    def _of_slice(self) -> Iterator[None]:
+        """Take the time that something takes from the step's slice."""
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._left_s -= time.monotonic() - started_s
+
+    def _slows_others(self) -> bool:
+        """Tell whether idle cells cost running requests time in each step, as long as they are there."""
+        return self._engine is None or self._engine.capabilities.hole_s > 0
 
     def idle_work(self) -> float | None:
         """Do a slice of what can be done while nothing runs; return seconds until there may be more, None for never."""
@@ -279,15 +314,12 @@ class Tiering:
         self._keep_costs()
         if self._exporter.waiting:
             return 0.0 if self._exporter.export(_IDLE_SLICE_S) else 0.002
-        return self._warm()
+        return self._warm(_IDLE_SLICE_S, is_alone=True)
 
     def before_eviction(self) -> None:
         """Let nothing be evicted of which a copy is about to be made."""
         if self._exporter is not None and self._exporter.waiting:
             self._exporter.flush(_FLUSH_S)
-
-    def _slice_s(self, is_streaming: bool) -> float:
-        return max(0.0005, _BUSY_SHARE * self._step_s) if is_streaming else _IDLE_SLICE_S
 
     # -- parking -----------------------------------------------------------------------------------------------
 
@@ -331,7 +363,8 @@ class Tiering:
     def hint(self, session: str, key: array[int], expected_s: float) -> None:
         """Expect a session's next turn in so many seconds: its cells are there by then, and stay a while.
 
-        What only the disk has is read into RAM at once; the import waits until shortly before, for an idle moment.
+        What only the disk has is read into RAM at once; the import waits until shortly before, for an idle moment or, where
+        idle cells slow nobody, for room that nothing uses.
         """
         now_s = time.monotonic()
         if self._index is not None:
@@ -358,26 +391,34 @@ class Tiering:
         """Expect nothing more: the turn won't come."""
         self._hints.pop(session, None)
 
-    def _warm(self) -> float | None:
-        """Bring back what a hinted session will want, when it is due."""
+    def _warm(self, limit_s: float, *, is_alone: bool) -> float | None:
+        """Bring back what a hinted session will want, when it is due; return seconds until more is to be done.
+
+        Unless it is alone, it takes room that nothing uses, and no other.
+        """
         assert self._promoter is not None
         now_s = time.monotonic()
         if self._warming is not None:
             try:
-                is_complete = self._promoter.advance(self._warming, _IDLE_SLICE_S)
+                is_complete = self._promoter.advance(self._warming, limit_s)
             except NoSequence:  # what came stays, the rest is computed
                 is_complete = True
             if is_complete:
                 self._end_warming()
                 return 0.0
             return 0.002
+        if not is_alone and now_s < self._no_room_until_s:
+            return None
         for session, hint in list(self._hints.items()):
             if hint.until_s <= now_s:
                 del self._hints[session]
                 self.hints_expired += 1
             elif hint.due_s <= now_s and not hint.is_ready:
-                hint.is_ready = True
                 found = self.outlook(hint.key)
+                if not is_alone and not self._has_room(found):
+                    self._no_room_until_s = now_s + _LOOK_AGAIN_S
+                    continue
+                hint.is_ready = True
                 if found.plan is not None:
                     with suppress(NoSequence):
                         self._warming = self._promoter.begin(hint.key, found.plan, list(found.pieces), self._wake)
@@ -385,8 +426,16 @@ class Tiering:
         due = [h.due_s for h in self._hints.values() if not h.is_ready]
         return max(0.0, min(due) - now_s) if due else None
 
+    def _has_room(self, outlook: Outlook) -> bool:
+        """Tell whether what a path would load fits beside everything that is there."""
+        index = self._index
+        assert index is not None
+        loaded = outlook.plan.loaded if outlook.plan is not None else 0
+        has_cells = loaded + index.cells_total // _SPARE_SHARE <= index.cells_free
+        return has_cells and index.sequences_used + _SPARE_SEQUENCES <= index.sequences_total
+
     def _interrupt_warming(self) -> None:
-        """Stop warming: requests need the sequences and buffers that it takes. It begins anew when all is idle."""
+        """Stop warming: requests need the sequences and buffers that it takes. It begins anew when they don't."""
         warming = self._warming
         if warming is not None:
             for hint in self._hints.values():
