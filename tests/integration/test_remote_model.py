@@ -15,7 +15,7 @@ from akashic_daemon.config import load
 from akashic_daemon.errors import BadRequest, Unsupported, UpstreamError
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol.native import AddModelRequest, RemotePlace, TurnRequest
-from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from fake_service import answer, ask, assistant, user
@@ -102,6 +102,22 @@ def test_a_longer_history_goes_on_from_the_very_bytes_of_the_shorter_one(home: P
     ]
     assert second.startswith(shared)
     assert '"arguments":"{\\"b\\":1,  \\"a\\": \\"é\\"}"'.encode() in first
+
+
+def test_what_the_model_thought_comes_first_and_goes_back_with_the_next_turn(home: Path) -> None:
+    thoughts = [{"choices": [{"delta": {"reasoning_content": part}}]} for part in ("so ", "it is")]
+    upstream = Upstream([streams([*thoughts, text_piece("yes"), usage_piece(9, 3, 0)]), says("ok")])
+
+    async def check(service: Service) -> None:
+        events = await events_of(service, ask(user("is it?"), session="s"))
+        assert [type(e) for e in events] == [Started, ThinkingDelta, ThinkingDelta, TextDelta, Finished]
+        assert (events[-1].text, events[-1].thinking, events[-1].thinking_tokens) == ("yes", "so it is", 2)
+        history = await service.sessions.export_session("s")
+        assert history[-1].thinking == "so it is"
+        await answer(service, ask(*history, user("sure?"), session="s"))
+
+    on_remote(home, upstream, check)
+    assert upstream.bodies()[1]["messages"][1]["reasoning_content"] == "so it is"
 
 
 def test_a_tool_call_comes_in_pieces_and_is_remembered_by_its_bytes(home: Path) -> None:

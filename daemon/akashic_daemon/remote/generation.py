@@ -296,6 +296,7 @@ class RemoteGeneration:
         return Finished(
             reader.finish_reason, reader.text, prompt_tokens, reader.completion_tokens or reader.pieces,
             self._reuse(turn, reader), timing, tool_calls=reader.tool_calls,
+            thinking=reader.thinking or None, thinking_tokens=reader.thinking_tokens,
         )  # fmt: skip
 
     def _reuse(self, turn: _Turn, reader: AnswerReader) -> Reuse:

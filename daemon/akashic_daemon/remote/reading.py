@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from akashic_daemon.errors import UpstreamError
-from akashic_daemon.schedule.events import FinishReason, GenerationEvent, TextDelta, ToolCallDelta
+from akashic_daemon.schedule.events import FinishReason, GenerationEvent, TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.trajectory.message import ToolCall
 
 _REASONS: Mapping[str, FinishReason] = {
@@ -31,6 +31,7 @@ class AnswerReader:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens: int | None = None
+        self._thinking_tokens = 0
         self.finish_reason: FinishReason = "stop"
         self.notes: list[str] = []
 
@@ -45,6 +46,11 @@ class AnswerReader:
         return "".join(self._thoughts)
 
     @property
+    def thinking_tokens(self) -> int:
+        """Tokens of the reasoning: as the server counts them, else its pieces."""
+        return self._thinking_tokens or len(self._thoughts)
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in order."""
         return tuple(ToolCall(c[0], c[1], "".join(c[2:])) for _, c in sorted(self._calls.items()))
@@ -56,7 +62,11 @@ class AnswerReader:
                 self._usage(piece["usage"])
             for choice in piece.get("choices") or ():
                 delta = choice.get("delta") or {}
-                self._thoughts.append(delta.get("reasoning_content") or delta.get("reasoning") or "")
+                thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+                if thought:
+                    self._count()
+                    self._thoughts.append(thought)
+                    yield ThinkingDelta(thought)
                 text = delta.get("content") or choice.get("text") or ""
                 if text:
                     self._count()
@@ -94,5 +104,7 @@ class AnswerReader:
     def _usage(self, usage: Mapping[str, Any]) -> None:
         self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
         self.completion_tokens = int(usage.get("completion_tokens") or 0)
+        details = usage.get("completion_tokens_details") or {}
+        self._thinking_tokens = int(details.get("reasoning_tokens") or 0)
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         self.cached_tokens = None if cached is None else int(cached)
