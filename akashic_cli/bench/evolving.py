@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from akashic_cli.render.units import count
 from akashic_daemon.errors import Conflict, TranscriptError, UsageError
 
 MODULE = "akashic_daemon.evolve"
+CAN_GO_ON = ("time", "evaluations")
+"""Why a search stopped that a larger budget takes further: its state stays."""
 COLUMNS = (
     "POLICY",
     "COST",
@@ -77,8 +78,8 @@ def run(asked: Asked, told: Told) -> dict[str, Any]:
         "state": str(state),
     }
     result = run_module(MODULE, [json.dumps(options)], told, doing="evolving policies")
-    with contextlib.suppress(FileNotFoundError):
-        state.unlink()
+    if result["stopped"] not in CAN_GO_ON:
+        state.unlink(missing_ok=True)
     return result
 
 

@@ -113,21 +113,21 @@ def load(path: Path) -> Record:
         raise UsageError(f"reading the bench run {path}: {error}", hint="name a file of `akashic bench run`") from error
 
 
-def history() -> list[Record]:
-    """Return the past runs, the newest first; a file that can't be read is left out of it, and `load` says why."""
-    found = []
+def history() -> tuple[list[Record], list[str]]:
+    """Return the past runs, the newest first, and what is wrong with files that can't be read."""
+    found, problems = [], []
     for path in sorted(history_dir().glob("*.json"), reverse=True):
         try:
             found.append(load(path))
-        except UsageError:
-            continue
-    return found
+        except UsageError as error:
+            problems.append(error.message)
+    return found, problems
 
 
 def find(name: str) -> Record:
     """Return the run of a file, of an id, or `latest`. Raises UsageError, NotFound."""
     if name == "latest":
-        past = history()
+        past, _ = history()
         if not past:
             raise NotFound("looking for the latest bench run: there is none", hint="`akashic bench run all --quick`")
         return past[0]

@@ -67,7 +67,7 @@ def begin(names: Sequence[str], inputs: Inputs, command: str) -> Record:
 def unfinished(names: Sequence[str], inputs: Inputs) -> Record:
     """Return the newest run that broke off and measured the same. Raises NotFound."""
     wanted = begin(names, inputs, "")
-    for record in history():
+    for record in history()[0]:
         if record.status != DONE and (record.size, record.inputs) == (wanted.size, wanted.inputs):
             return record
     raise NotFound(

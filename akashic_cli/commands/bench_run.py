@@ -115,9 +115,11 @@ def run(
 def history(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """List the runs that were kept, the newest first."""
     from akashic_cli.bench import record
-    from akashic_cli.render.output import print_json, print_table
+    from akashic_cli.render.output import print_json, print_table, say
 
-    past = record.history()
+    past, problems = record.history()
+    for problem in problems:
+        say(f"warning: {problem}")
     if as_json:
         print_json([entry.to_json() for entry in past])
     else:

@@ -25,7 +25,9 @@ def evolve(
         str, typer.Option("--prices", metavar="COMPUTED,CACHED,OUTPUT", help="Of a token of each sort.")
     ] = "1,0.1,5",
     seed: Annotated[int, typer.Option("--seed", help="The same seed and evaluations give the same result.")] = 1,
-    evaluations: Annotated[int, typer.Option("--evaluations", min=8, help="Policies that are judged.")] = 400,
+    evaluations: Annotated[
+        int, typer.Option("--evaluations", min=20, help="Most policies that are judged, in whole generations.")
+    ] = 400,
     minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Longest search.")] = 30.0,
     quality_turns: Annotated[
         int, typer.Option("--quality-turns", min=0, help="Answers of a run that the model reads; 0 needs no model.")
@@ -48,7 +50,8 @@ def evolve(
     """Evolve a cache policy on recorded runs and say, on runs set aside, what it is worth against keep-12.
 
     Cost is counted, not measured; words that answers needed and could no longer see are its counterpart, and for the best
-    policies the model's likelihood of the recorded answers. An interrupted search goes on from FILE.policy.state.
+    policies the model's likelihood of the recorded answers. A search that was interrupted, or gets a larger budget (with
+    --force), goes on from FILE.policy.state.
     """
     from akashic_cli.bench.evolving import COLUMNS, Asked, run, table_rows
     from akashic_cli.render.files import write_atomically

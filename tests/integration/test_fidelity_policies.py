@@ -75,7 +75,7 @@ def test_an_evolution_chooses_by_the_models_likelihood_and_reports_it_with_inter
         files[-1].write_text(json.dumps({"messages": messages}))
     options = [
         "--evaluations",
-        "12",
+        "20",
         "--quality-turns",
         "1",
         "--model",

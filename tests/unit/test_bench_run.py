@@ -119,6 +119,17 @@ def test_what_cannot_run_is_a_usage_error_before_anything_runs(
     assert ran == []
 
 
+def test_history_names_a_file_that_it_cannot_read(
+    home: Path, ran: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(capsys, "good")
+    (records.history_dir() / "0.json").write_text("{")
+    assert main(["bench", "history", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)) == 1
+    assert "0.json" in shown.err
+
+
 def test_list_names_every_suite(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "list", "--json"]) == 0
     assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == list(suites.SUITES)

@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_result_and_another_one_another() -> None:
     first, again, other = ran(search()), ran(search()), ran(search(seed=4))
     assert first.state() == again.state()
     assert first.state()["judged"] != other.state()["judged"]
-    assert len(first.judged) == 60
+    assert len(first.judged) == 56
 
 
 def test_an_interrupted_search_goes_on_to_the_same_end() -> None:
@@ -176,7 +176,7 @@ def test_what_a_model_proposes_is_checked_and_never_more_than_read() -> None:
     said = iter(
         ["import os\nos.remove('x')", "policy candidate\nwhen tool_results > 3: drop tool[:-3]\n", "policy x\nwhen"]
     )
-    made = search(evaluations=40, propose=lambda _search: next(said, None))
+    made = search(evaluations=80, propose=lambda _search: next(said, None))
     ran(made)
     assert len(made.refused) == 2
     assert "model" in {judged.draft.origin for judged in made.judged.values()}
@@ -226,7 +226,7 @@ def test_a_proposing_model_that_answers_garbage_is_given_up_and_said() -> None:
         proposer = ModelProposer(url, "m")
         found = ran(search(evaluations=60, propose=proposer))
     assert len(asked) == len(proposer.problems) == 3
-    assert len(found.judged) == 60
+    assert 48 <= len(found.judged) <= 60
 
 
 def test_runs_are_split_by_the_seed_and_none_is_in_two_parts() -> None:
@@ -278,11 +278,19 @@ def test_the_command_writes_a_policy_with_its_evidence_that_check_accepts(
     assert parse_policy(text).name == "better"
     assert result["verdict"] in text
     assert main(["policy", "check", str(out)]) == 0
-    assert not out.with_name("better.policy.state").exists()
     assert main(asked) == 1
     assert "it exists" in capsys.readouterr().err
-    assert main([*asked, "--force"]) == 0
+    assert main([*asked, "--force", "--fresh"]) == 0
     assert out.read_text() == text
+    capsys.readouterr()
+    larger = [*asked, "--force", "--json", "--evaluations", "56"]
+    assert main(larger) == 0
+    gone_on = capsys.readouterr()
+    assert "going on" in gone_on.err
+    assert main([*larger, "--fresh"]) == 0
+    assert capsys.readouterr().out == gone_on.out, "a search that went on ends where a longer one does"
+    assert main([*larger, "--prices", "2,1,5"]) == 2
+    assert "--fresh" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

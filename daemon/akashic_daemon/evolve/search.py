@@ -20,6 +20,8 @@ from akashic_daemon.program.policy import parse_policy
 from akashic_daemon.program.policy_check import Severity, check_policy
 
 POPULATION = 24
+BORN = 12
+"""Policies that are proposed in a generation."""
 PATIENCE = 8
 _GAIN = 1e-4
 _TRIES = 40
@@ -67,7 +69,8 @@ class Search:
             self._look()
             yield self.generation
         while not self.stopped:
-            if len(self.judged) >= self.evaluations:
+            # Whole generations only, so that a larger budget goes on as if it had been given at once.
+            if len(self.judged) + BORN > self.evaluations:
                 self.stopped = "evaluations"
                 return
             self._generation()
@@ -95,14 +98,14 @@ class Search:
         self._look()
 
     def _drafts(self) -> Iterator[Draft]:
-        room = min(POPULATION // 2, self.evaluations - len(self.judged))
-        if self.propose is not None and room > 0:
+        room = BORN
+        if self.propose is not None:
             source = self.propose(self)
             if source is not None:
                 yield Draft(source, (), "model")
                 room -= 1
         made: set[str] = set()
-        for _ in range(_TRIES * max(room, 0)):
+        for _ in range(_TRIES * room):
             if len(made) >= room:
                 return
             # Of two, the better ranked one: the population is in that order.
