@@ -79,4 +79,5 @@ def test_the_next_longer_text_finds_the_room_that_was_spared() -> None:
 def test_what_precedes_moves_down_into_dropped_text_when_that_is_less() -> None:
     state = active_cache(Path(PathBuilder().tokens).then(range(300))).apply(Drop(((100, 120),)))
     assert make_room(state, 130, 20) == Shift(120, 130, -20)
+    assert make_room(state, 130, 3) == Shift(120, 130, -20), "what the gap has to spare"
     assert make_room(state, 130, 21) == Shift(130, 300, 21 + SPARE_POSITIONS)

@@ -1,8 +1,8 @@
 """Making room between visible tokens for a text that is longer than what it replaces, by moving as few of them as possible.
 
 Dropped text leaves free positions. The tokens between the place and the nearest large enough gap move into that gap, on
-whichever side fewer have to. Behind the last token everything is free; when all that follows moves there, more room than
-is needed is left at the place, so that the next replacement finds a gap nearby.
+whichever side fewer have to. They move further than they must: what is spare stays free at the place, so that the next
+replacement, mostly a little later in the text, finds a gap nearby. Behind the last token everything is free.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from akashic_daemon.program.active import ActiveCache, Span, cut_at
 from akashic_daemon.program.path import Shift
 
 SPARE_POSITIONS = 64
-"""Left free at a place from which everything that follows had to move."""
+"""So many more positions become free at the place, where the gap has them."""
 
 
 def make_room(state: ActiveCache, place: int, lacking: int) -> Shift:
-    """Return the shift after which `lacking` more positions are free at `place`, where a visible token follows.
+    """Return the shift after which `lacking` or more further positions are free at `place`, where a visible token follows.
 
     When it moves what precedes, the place itself moves down with the token before it.
     """
@@ -34,7 +34,7 @@ def _upwards(following: Sequence[Span], lacking: int) -> Shift:
     start, at = following[0].position, following[0].end
     for span in following[1:]:
         if span.position - at >= lacking:
-            return Shift(start, at, lacking)
+            return Shift(start, at, _distance(lacking, span.position - at))
         at = span.end
     return Shift(start, at, lacking + SPARE_POSITIONS)
 
@@ -43,6 +43,10 @@ def _downwards(preceding: Sequence[Span], place: int, lacking: int) -> Shift | N
     start = place
     for span in reversed(preceding):
         if start < place and start - span.end >= lacking:
-            return Shift(start, place, -lacking)
+            return Shift(start, place, -_distance(lacking, start - span.end))
         start = span.position
-    return Shift(start, place, -lacking) if lacking <= start < place else None
+    return Shift(start, place, -_distance(lacking, start)) if lacking <= start < place else None
+
+
+def _distance(lacking: int, gap: int) -> int:
+    return min(lacking + SPARE_POSITIONS, gap)

@@ -228,11 +228,11 @@ class StepLoop:
         is_crowded = bool(self._admission.waiting) or any(r.state is State.RELOAD for r in self._running)
         self.tiering.between_steps(self._last_step_s, is_streaming=is_streaming, is_crowded=is_crowded)
         self._step_number += 1
-        if self._step_number % _PARK_EVERY_STEPS == 0:
-            self.tiering.park()
         self._close_holes()
         self._admission.admit(self._running)
         self._admission.reload(self._running, is_streaming=is_streaming)
+        if self._step_number % _PARK_EVERY_STEPS == 0:  # now those who came hold what they need of idle sessions
+            self.tiering.park()
         plan = self._plan()
         if not plan:
             self._wait_for_reload()
