@@ -20,7 +20,7 @@ def measure(files: Sequence[Path], *, leave_one_out: bool = False) -> dict[str, 
     for path in files:
         if not path.is_file():
             raise TranscriptError(f"reading the conversations {path}: there is no such file", hint="name a JSON file")
-    command = [sys.executable, "-m", MODULE, "--suite", "retrieval"]
+    command = [sys.executable, "-m", MODULE, "--suite", "retrieval", "recall"]
     command += ["leave-one-out"] if leave_one_out else []
     command += ["--", *map(str, files)]
     child = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
@@ -47,6 +47,7 @@ def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for suite in result["suites"].values()
         for row in suite["rows"]
+        if "recall" in row
     ]
 
 
@@ -58,6 +59,19 @@ def summary(result: dict[str, Any]) -> str:
         f"{suite['ingest_turns_per_s']:,.0f} turns/s; a search took {suite['search_p50_ms']:.1f} ms (p50), "
         f"{suite['search_p95_ms']:.1f} ms (p95)"
     )
+
+
+def recall_line(result: dict[str, Any]) -> str:
+    """Return in a sentence what is put before questions, and how often wrongly."""
+    suite = result["suites"]["recall"]
+    (row,) = suite["rows"]
+    line = (
+        f"recalled before {_percent(row['recalled'])} % of the questions within {suite['budget_tokens']:,} tokens "
+        f"({row['tokens']:,.0f} on average), with {_percent(row['evidence'])} % of the evidence"
+    )
+    if row["false_recall"] is None:
+        return line
+    return f"{line}; before {_percent(row['false_recall'])} % of {suite['foreign_questions']:,} questions about other conversations"
 
 
 def _percent(share: float | None) -> str:

@@ -270,6 +270,7 @@ def memory(
     else:
         print_table(measuring.COLUMNS, measuring.table_rows(result), right=range(1, len(measuring.COLUMNS)))
         say(measuring.summary(result))
+        say(measuring.recall_line(result))
 
 
 app.command()(bench_agents.agents)

@@ -80,6 +80,22 @@ def test_the_whole_way_gives_a_row_for_each_method(tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {len(bench.COLUMNS)}
     assert rows[0][1] == "100.0"
     assert "2 questions about 2 turns" in bench.summary(result)
+    assert bench.recall_line(result).startswith("recalled before ")
+    assert "other conversations" not in bench.recall_line(result)
+
+
+def test_questions_about_other_conversations_are_asked_too(tmp_path: Path) -> None:
+    other = conversation(
+        conversation={
+            "session_1": [{"speaker": "Cleo", "dia_id": "D1:1", "text": "Our lighthouse keeper paints boats."}]
+        },
+        qa=[{"question": "What does the lighthouse keeper paint?", "evidence": ["D1:1"], "category": 4}],
+    )
+    result = bench.measure([written(tmp_path, [conversation(), other])])
+    (row,) = result["suites"]["recall"]["rows"]
+    assert result["suites"]["recall"]["foreign_questions"] == 3
+    assert row["recalled"] > row["false_recall"]
+    assert "before 0.0 % of 3 questions about other conversations" in bench.recall_line(result)
 
 
 def test_weights_are_fitted_on_the_other_conversations(tmp_path: Path) -> None:
@@ -112,7 +128,11 @@ def test_the_error_of_the_measuring_process_comes_back(tmp_path: Path) -> None:
 def test_recall_on_locomos_half_is_not_lost_again() -> None:
     if not LOCOMO.is_file():
         pytest.skip("the data beside the project isn't there")
-    ours, *plainer = bench.measure([LOCOMO])["suites"]["retrieval"]["rows"]
+    suites = bench.measure([LOCOMO])["suites"]
+    ours, *plainer = suites["retrieval"]["rows"]
+    (recalled,) = suites["recall"]["rows"]
+    assert recalled["evidence"] >= 0.78
+    assert recalled["false_recall"] <= 0.08
     assert ours["recall"]["5"] >= 0.69
     assert ours["recall"]["10"] >= 0.77
     assert ours["recall"]["20"] >= 0.83
