@@ -112,7 +112,7 @@ class Worker:
     async def regroup(self) -> list[Regrouped]:
         """Lay chunks that are found together together, where a namespace has grown enough for it to be worth it."""
         async with self._turn:
-            return await self._guarded(lambda: self._run(_regroup_all)) or []
+            return await self._guarded(lambda: self._run(regroup_all)) or []
 
     async def _next(self) -> bool:
         """Reconcile the oldest chunk that waits; False when there is none."""
@@ -186,7 +186,8 @@ def _keep_some_whole(memory: Memory) -> bool:
     return False
 
 
-def _regroup_all(memory: Memory) -> list[Regrouped]:
+def regroup_all(memory: Memory) -> list[Regrouped]:
+    """Lay the chunks of every namespace anew for which it is due."""
     if memory.extents is None:
         return []
     found = []
