@@ -26,6 +26,8 @@ def body_of(request: GenerationInput, messages: Sequence[Message], model: str) -
     if request.json_schema is not None:
         schema = {"name": "answer", "schema": request.json_schema, "strict": request.strict_schema}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if request.think is not None:
+        body["chat_template_kwargs"] = {"enable_thinking": request.think}
     if request.continue_final:
         body.update(continue_final_message=True, add_generation_prompt=False)
     return body | sampling_body(request)
