@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.store.blocks.check import Finding
 from akashic_daemon.tiers.block import Block
+from akashic_daemon.tiers.labels import check_labels
 from akashic_daemon.tiers.mover import Mover
 
 
@@ -117,15 +118,26 @@ def rename(mover: Mover, old: str, new: str) -> None:
 
 
 def verify(mover: Mover, *, fix: bool) -> tuple[list[Finding], set[tuple[str, str]]]:
-    """Return what is wrong with the block store, and which of it (kind, subject) was mended. Raises StoreError."""
+    """Return what is wrong with the block store, and which of it (kind, subject) was mended. Raises StoreError.
+
+    What waits to be written is written first: else its children would be taken for orphans.
+    """
+    mover.flush_writes()
     ssd = mover.ssd
     if ssd is None:
         return [], set()
+    # Looked for first: what goes on from a block that is mended away now may still be of use to the running daemon.
+    labels = check_labels(ssd)
     found = ssd.verify(fix=fix)
+    known = {f.subject for f in found}
+    labels = {key: finding for key, finding in labels.items() if finding.subject not in known}
+    if fix and labels:
+        ssd.set_aside({key: finding.detail for key, finding in labels.items()})
+    found += labels.values()
     mover.follow_evictions()
     if not fix or not found:
         return found, set()
-    left = {(f.kind.value, f.subject) for f in ssd.verify()}
+    left = {(f.kind.value, f.subject) for f in (*ssd.verify(), *check_labels(ssd).values())}
     return found, {(f.kind.value, f.subject) for f in found} - left
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -325,6 +325,14 @@ class SsdTier:
     def verify(self, *, fix: bool = False) -> list[Finding]:
         """Return everything that is wrong with the store, both ways; mend it where asked. Raises StoreError."""
         return check(self._store, fix=fix)
+
+    def fingerprints(self) -> list[str]:
+        """Return the models of which blocks are stored. Raises StoreError."""
+        return self._store.fingerprints(Kind.KV)
+
+    def set_aside(self, wrong: Mapping[str, str]) -> None:
+        """Move blocks into quarantine, by key with the reason; they are in `evicted` too. Raises StoreError."""
+        self._store.set_aside(wrong)
 
     def stats(self) -> SsdStats:
         """Return the figures; the last known ones, with `unavailable`, while the index can't be read."""

@@ -28,7 +28,7 @@ from akashic_daemon.store.blocks.store import BlockStore
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """What is wrong. Labels and orphans are found by who knows what token ids mean (`tiers.labels`)."""
 
     DAMAGED_INDEX = "damaged_index"
     DANGLING = "dangling"
@@ -36,6 +36,8 @@ class Kind(StrEnum):
     NO_PAYLOAD = "no_payload"
     WRONG_CHECKSUM = "wrong_checksum"
     WRONG_SIZE = "wrong_size"
+    WRONG_LABEL = "wrong_label"
+    ORPHAN = "orphan"
     DAMAGED_EXTENT = "damaged_extent"
     UNCOMMITTED_TAIL = "uncommitted_tail"
     UNREADABLE = "unreadable"

@@ -74,6 +74,12 @@ def of_fingerprint(c: sqlite3.Connection, kind: Kind, fingerprint: str) -> list[
     return list(_rows(c, "WHERE r.kind = ? AND r.fingerprint = ? ORDER BY r.id", (kind.value, fingerprint)))
 
 
+def fingerprints(c: sqlite3.Connection, kind: Kind) -> list[str]:
+    """Return the fingerprints under which records of a kind were stored."""
+    rows = c.execute("SELECT DISTINCT fingerprint FROM records WHERE kind = ? ORDER BY 1", (kind.value,))
+    return [fingerprint for (fingerprint,) in rows]
+
+
 def selected(c: sqlite3.Connection, kind: Kind, used_before_s: float | None, other_than: str | None) -> list[Row]:
     """Return the records of a kind, of these where asked only what was unused since, and of other fingerprints."""
     clause = "WHERE r.kind = ? AND (? IS NULL OR r.read_at_s < ?) AND (? IS NULL OR r.fingerprint <> ?)"

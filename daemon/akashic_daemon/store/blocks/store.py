@@ -303,6 +303,20 @@ class BlockStore:
                 self.notes.damage(row, wrong)
         return [row.entry for row in rows if row.id not in self.notes.damaged]
 
+    def fingerprints(self, kind: Kind) -> list[str]:
+        """Return the fingerprints under which records of a kind were stored. Raises StoreError."""
+        with self.database.reading() as c:
+            return index.fingerprints(c, kind)
+
+    def set_aside(self, wrong: Mapping[str, str]) -> None:
+        """Move records into quarantine, by key with the reason why they are of no use. Raises StoreError."""
+        with self.database.reading() as c:
+            for key, why in wrong.items():
+                row = index.by_key(c, key)
+                if row is not None:
+                    self.notes.damage(row, why)
+        self.flush()
+
     def entries(self, group: str) -> list[Entry]:
         """Return what is known of a group's records, in order. Raises StoreError."""
         with self.database.reading() as c:
