@@ -59,7 +59,7 @@ def by_meaning(index: NamespaceIndex, query: Query, count: int) -> Rows:
     if not query.vector.any():
         return np.empty(0, np.int32)
     rows = nearest(differing_signs(index, query), _BY_SIGNS * count)
-    cosine = (index.vectors[rows].astype(np.float32) @ query.vector) * index.scale[rows]
+    cosine = index.cosines(rows, query.vector)
     best: Rows = rows[np.argsort(-cosine, kind="stable")[:count]]
     return best
 

@@ -152,7 +152,7 @@ def _counts_at(scratch: Scores, wanted: Rows, rows: Rows, counts: Counts) -> Sco
 
 def _meanings(index: NamespaceIndex, query: Query, near: _Near) -> tuple[Scores, Scores]:
     """Return each row's cosine with the query, and with a share of its neighbours'."""
-    cosine = (index.vectors[near.all].astype(np.float32) @ query.vector) * index.scale[near.all]
+    cosine = index.cosines(near.all, query.vector)
     cosine[near.all == NOBODY] = 0
     own: Scores = cosine[near.own]
     return own, near.with_neighbours(cosine, NEIGHBOUR_VECTORS)
