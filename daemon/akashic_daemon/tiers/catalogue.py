@@ -220,8 +220,9 @@ class Catalogue:
         """Take a block out that has no copy and leads nowhere, and the ancestors that were only kept for it."""
         with self._lock:
             while block is not None and not self._is_of_use(block):
-                if self._blocks.pop(block.key, None) is None:
-                    return
+                if self._blocks.get(block.key) is not block:
+                    return  # it was taken out before; what has its key now was made anew, for others
+                del self._blocks[block.key]
                 (self._roots if block.parent is None else block.parent.children).remove(block)
                 block = block.parent
 
