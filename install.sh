@@ -234,12 +234,5 @@ fi
 if [ $demo = 1 ]; then
   export AKASHIC_HOME=$scratch/home
   mkdir "$AKASHIC_HOME"
-  transcript=$("$venv/bin/python" -c "import akashic_cli, pathlib; print(pathlib.Path(akashic_cli.__file__).parent / 'examples' / 'agent.jsonl')")
-  say ""
-  say "\$ akashic chat 'What was the bug?' < agent.jsonl"
-  "$bin/akashic" chat --temperature 0 --max-tokens 60 "What was the bug?" <"$transcript"
-  session=$("$bin/akashic" session list --json | "$venv/bin/python" -c "import json, sys; print(json.load(sys.stdin)['sessions'][0]['session'])")
-  say ""
-  say "\$ akashic chat -s $session 'How was it mended?'"
-  "$bin/akashic" chat --temperature 0 --max-tokens 60 -s "$session" "How was it mended?" </dev/null
+  "$bin/akashic" demo
 fi

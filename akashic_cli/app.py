@@ -14,11 +14,12 @@ from akashic_cli.commands import (
     config,
     ctx,
     daemon,
+    demo,
     doctor,
     explain,
     launch,
-    mem,
     mcp,
+    mem,
     model,
     policy,
     serve,
@@ -71,6 +72,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.command("launch")(launch.launch)
 app.command("mcp")(mcp.mcp)
+app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command("completion")(completion.completion)
