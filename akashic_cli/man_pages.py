@@ -57,7 +57,7 @@ def _overview() -> str:
         lines.append(f".SH {title}")
         for term, text in entries:
             lines += _entry(term, text)
-    return _page([*lines, *_see_also(("akashic-config", 5), ("akashic-ops", 7))])
+    return _page([*lines, *_see_also(("akashic-config", 5), ("akashic-ops", 7), ("akashic-cluster", 7))])
 
 
 def _command_page(name: str, command: Any) -> str:
