@@ -1,6 +1,7 @@
 """Long-term memory in conversations: what is recalled before a question, and what of a conversation is remembered.
 
-Recalled text is a message of its own right before the newest user message, and stays there: clients that send their
+Recalled text is a message of its own right before the newest user message, with an answer of one word between them, for many
+templates let no user's message follow another. Both stay there: clients that send their
 history without it get it back at the same place, byte for byte, also after a restart. So memory only ever adds to the
 end of a prompt (invariant 8). Knows nothing of how memory searches.
 """
@@ -41,8 +42,8 @@ _ANSWER_TOKENS = 256
 _LEAST_TOKENS = 64
 """In less room nothing is recalled: the marks alone take half of it."""
 _TRIES = 3
+_TAKEN = "Noted."
 _LOOKS_PER_WAIT = 4
-_NO_PAIRS = "nothing was recalled: the model's chat template lets no message stand between an answer and the user's"
 Place = tuple[MessageDigest, int]
 """A user message by its digest, and how many with the same one stand before it."""
 
@@ -67,9 +68,9 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """A message to put before a question, and what it is made of, when that is known."""
+    """The messages to put before a question, and what they are made of, when that is known."""
 
-    message: Message
+    messages: tuple[Message, ...]
     told: native.Recalled | None = None
 
 
@@ -145,7 +146,7 @@ class ChatMemory:
         await self._ready()  # where earlier requests ended is read at the start
         ends = [scope.end(chain) for chain in chains]
         session = request.session or self._sessions.book.session_at(ends[-64:])
-        stored: Mapping[Place, Message] | None = None
+        stored: Mapping[Place, tuple[Message, ...]] | None = None
         out: list[Message] = []
         seen: Counter[MessageDigest] = Counter()
         newest: Recall | None = None
@@ -167,27 +168,27 @@ class ChatMemory:
                         notes = (*notes, note) if note else notes
                 recall = self._recalls.get(ends[index])
                 if recall is not None:
-                    out.append(recall.message)
+                    out += recall.messages
                     newest = recall if index == last else newest
             out.append(message)
         told = newest.told if newest is not None and newest.told is not None else _told(scope)
         return replace(request, messages=tuple(out), session=session, recalled=told, notes=notes)
 
-    async def _stored(self, session: str | None, scope: Scope) -> Mapping[Place, Message]:
+    async def _stored(self, session: str | None, scope: Scope) -> Mapping[Place, tuple[Message, ...]]:
         """Return what was recalled in a stored session, by the user message before which it stands."""
         if session is None:
             return {}
         messages, _ = await self._sessions.stored(session)
         seen: Counter[MessageDigest] = Counter()
-        out: dict[Place, Message] = {}
-        before: Message | None = None
+        out: dict[Place, tuple[Message, ...]] = {}
+        before: list[Message] = []
         for message in messages:
             if message.role is Role.USER and not is_recalled(message):
                 digest = message.digest()
-                if before is not None and before.source == scope.source:
-                    out[digest, seen[digest]] = before
+                if before and all(one.source == scope.source for one in before):
+                    out[digest, seen[digest]] = tuple(before)
                 seen[digest] += 1
-            before = message if is_recalled(message) else None
+            before = [*before, message] if is_recalled(message) else []
         return out
 
     async def _recall_into(
@@ -199,7 +200,7 @@ class ChatMemory:
         room = await self._generation.room(request)
         left = room.window_tokens - room.prompt_tokens - (request.max_tokens or _ANSWER_TOKENS)
         shown = [m.content for m in request.messages or () if m is not question]
-        return await self._recall(question.content, scope, room, min(scope.budget_tokens, left), shown, request.model)
+        return await self._recall(question.content, scope, min(scope.budget_tokens, left), shown, request.model)
 
     def _keep(self, end: ChainDigest, recall: Recall | None) -> None:
         self._recalls[end] = recall
@@ -214,7 +215,7 @@ class ChatMemory:
     # -- turns of sessions that the daemon keeps ------------------------------------------------------------------
 
     async def before_turn(self, session: str, request: native.TurnRequest, scope: Scope, max_tokens: int) -> Recall:
-        """Remember what no longer fits the window, and recall for a question. The message may be empty: nothing fits."""
+        """Remember what no longer fits the window, and recall for a question. There may be no messages: nothing fits."""
         history, window_start = await self._sessions.stored(session)
         room = await self._room_of(session, request, scope, history, window_start, max_tokens)
         remembered = 0
@@ -222,15 +223,15 @@ class ChatMemory:
             done = await self._remember(session, history, scope.namespaces[0], until=room.first_message)
             remembered = len(done.new_ids)
         if not self._memory.is_used:
-            return Recall(Message(Role.USER), _told(scope))
+            return Recall((), _told(scope))
         shown = [m.content for m in history[room.first_message :]]
         budget = min(scope.budget_tokens, room.window_tokens // _WINDOW_SHARE)
-        recall, note = await self._recall(request.prompt, scope, room, budget, shown, request.model)
+        recall, note = await self._recall(request.prompt, scope, budget, shown, request.model)
         if note:
             logger.info("session %s: %s", session, note)
         told = _told(scope) if recall is None or recall.told is None else recall.told
-        message = Message(Role.USER) if recall is None else recall.message
-        return Recall(message, told.model_copy(update={"remembered": remembered}))
+        messages = () if recall is None else recall.messages
+        return Recall(messages, told.model_copy(update={"remembered": remembered}))
 
     async def _room_of(
         self,
@@ -254,10 +255,8 @@ class ChatMemory:
             await self._thread.run(lambda: self._remembering.begin(session, scope.namespaces[0]))
 
     async def _recall(
-        self, question: str, scope: Scope, room: Room, budget: int, shown: Sequence[str], model: str | None
+        self, question: str, scope: Scope, budget: int, shown: Sequence[str], model: str | None
     ) -> tuple[Recall | None, str | None]:
-        if not room.takes_pairs:
-            return None, _NO_PAIRS
         asked = budget
         for _ in range(_TRIES):
             if asked < _LEAST_TOKENS:
@@ -267,7 +266,7 @@ class ChatMemory:
             )
             if not found.text:
                 return None, None
-            tokens = await self._generation.count_text(found.text, model)
+            tokens = await self._generation.count_text(found.text + _TAKEN, model)
             if tokens <= budget:
                 return self._as_recall(found, scope, tokens), None
             # What memory counts are estimates; the model's own count is what the budget means.
@@ -275,7 +274,11 @@ class ChatMemory:
         return None, "nothing was recalled: there is no room for it in the window, or in its budget"
 
     def _as_recall(self, found: Recalled, scope: Scope, tokens: int) -> Recall:
-        message = Message(Role.USER, found.text, event_time_s=self._clock.now_s(), source=scope.source)
+        at_s = self._clock.now_s()
+        messages = (
+            Message(Role.USER, found.text, event_time_s=at_s, source=scope.source),
+            Message(Role.ASSISTANT, _TAKEN, event_time_s=at_s, source=scope.source),
+        )
         turns = [
             native.RecalledTurn(
                 turn=f"t{one.turn.id}",
@@ -286,7 +289,7 @@ class ChatMemory:
             )
             for one in found.found
         ]
-        return Recall(message, _told(scope).model_copy(update={"tokens": tokens, "turns": turns}))
+        return Recall(messages, _told(scope).model_copy(update={"tokens": tokens, "turns": turns}))
 
     # -- sessions into memory -------------------------------------------------------------------------------------
 

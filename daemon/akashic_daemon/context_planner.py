@@ -70,15 +70,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a prompt leaves of the window. first_message: from which on the history is shown.
-
-    takes_pairs: whether the template lets a user's message follow another one.
-    """
+    """What a prompt leaves of the window. first_message: from which on the history is shown."""
 
     window_tokens: int
     prompt_tokens: int
     first_message: int
-    takes_pairs: bool
 
 
 def too_long(tokens: int, window_tokens: int, *, at_least: bool = False) -> PromptTooLong:

@@ -133,14 +133,13 @@ class Generation:
         try:
             request = await self._as_said(request)
             assert request.messages is not None
-            builder, window = self._host.builder, engine.model.window_tokens
-            pairs = await asyncio.to_thread(builder.takes_pairs)
+            window = engine.model.window_tokens
             program = await self._sessions.program(request.session)
             default = self._config.cache.policy if window_start is None else self._config.chat.policy
             asked = self._asked(request, request.session, program, default)
             prompt = await asyncio.to_thread(self._prompt, engine, request, asked, window_start)
             first = prompt.first_message if prompt.left_out_messages else 0
-            return Room(window, len(prompt.tokens), first, pairs)
+            return Room(window, len(prompt.tokens), first)
         finally:
             await self._host.release()
 

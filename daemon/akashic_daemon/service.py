@@ -335,7 +335,7 @@ class Service:
         max_tokens = request.max_tokens or chat.max_tokens
         scope = self.chat_memory.scope(request.memory, default=self._config.memory.chat)
         recall = None if scope is None else await self.chat_memory.before_turn(session, request, scope, max_tokens)
-        before = [recall.message] if recall is not None and recall.message.content else []
+        before = () if recall is None else recall.messages
         messages, window_start = await self.sessions.begin_turn(session, request.prompt, system, before=before)
         if scope is not None:
             await self.chat_memory.begin(session, scope)

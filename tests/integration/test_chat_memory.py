@@ -15,7 +15,7 @@ from fake_service import answer, ask, assistant, user
 from memory_service import FACTS, fill, on_service, prompts, turn
 
 PARROT = "What does the parrot eat?"
-NO_PAIRS = (
+ALTERNATING = (
     "{% for m in messages %}{% if loop.index0 > 0 and m.role == messages[loop.index0 - 1].role %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -115,13 +115,18 @@ def test_operations_by_number_do_not_go_with_memory(home: Path, field: str) -> N
     on_service(home, check)
 
 
-def test_a_template_that_lets_nothing_stand_before_a_question_is_told_of(home: Path) -> None:
+def test_templates_in_which_roles_must_alternate_are_kept_to(home: Path) -> None:
     async def check(service: Service) -> None:
         await fill(service)
-        done = await answer(service, ask(user(PARROT), memory=True))
-        assert any("nothing was recalled" in note for note in done.reuse.notes)
+        with prompts() as seen:
+            done = await answer(service, ask(user(PARROT), memory=True))
+            history = (user(PARROT), assistant(done.text), user("And where is the meeting with Joanna?"))
+            await answer(service, ask(*history, memory=True))
+        assert seen[0].count(OPENING.encode()) == 1
+        assert seen[1].startswith(seen[0] + done.text.encode())
+        assert seen[1].count(OPENING.encode()) == 2
 
-    on_service(home, check, template=NO_PAIRS)
+    on_service(home, check, template=ALTERNATING)
 
 
 def test_a_request_that_fills_the_window_is_answered_without_recall_and_says_so(home: Path) -> None:
@@ -144,7 +149,7 @@ def test_turns_of_a_session_recall_and_keep_what_they_recalled(home: Path) -> No
             assert [one.source for one in done.reuse.memory.turns][:1] == ["old"]
             again = await turn(service, "s", "Thanks!")
         stored = await service.export_session("s")
-        assert [m.role.value for m in stored] == ["user", "user", "assistant", "user", "assistant"]
+        assert [m.role.value for m in stored] == ["user", "assistant", "user", "assistant", "user", "assistant"]
         assert stored[0].content.startswith(OPENING)
         assert seen[1].startswith(seen[0] + done.text.encode())
         assert again.reuse is not None

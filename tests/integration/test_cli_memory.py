@@ -170,7 +170,7 @@ def test_a_transcript_many_times_the_window_is_answered_with_recall_from_it(
     assert told["remembered"] > 500
     assert {turn["source"] for turn in told["turns"]} == {"minutes"}
     messages = shown(capsys, "session", "show", "minutes")["messages"]
-    assert "blue barometer" in messages[-3]["message"]["content"]
+    assert "blue barometer" in messages[-4]["message"]["content"]
 
 
 def test_an_import_with_memory_needs_no_chat(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.memory.recalled import CLOSING, OPENING
+from akashic_daemon.memory.recalled import OPENING
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role
@@ -19,6 +19,7 @@ from fake_service import NEVER, answer, running_service
 from memory_service import FACTS, fill, one_embedder, prompts
 
 NO_TIERS = {"cache.ram_bytes": 0, "cache.ssd_bytes": 0}
+TAKEN = b"assistant\nNoted."
 SYSTEM = Message(Role.SYSTEM, "You are brief.")
 questions = st.sampled_from(
     [
@@ -97,7 +98,7 @@ def without_recalled(prompt: bytes) -> bytes:
     """Take the recalled messages out of a prompt, whose first byte is the mark that begins a message."""
     head = prompt[:1] + f"user\n{OPENING}".encode()
     while (at := prompt.find(head)) >= 0:
-        end = prompt.index(CLOSING.encode(), at) + len(CLOSING.encode()) + 2  # the mark that ends it, and a line end
+        end = prompt.index(TAKEN, at) + len(TAKEN) + 2  # the mark that ends it, and a line end
         prompt = prompt[:at] + prompt[end:]
     return prompt
 

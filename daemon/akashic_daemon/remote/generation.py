@@ -176,7 +176,7 @@ class RemoteGeneration:
             head, first = server.shown_from(messages, window_start, request.max_tokens)
             messages, first = (*messages[:head], *messages[first:]), 0 if first == head else first
         window = server.client.endpoint.window_tokens or _PLENTY
-        return Room(window, sum(map(server.tokens_of, messages)), first, takes_pairs=True)
+        return Room(window, sum(map(server.tokens_of, messages)), first)
 
     async def estimate(self, model: KnownModel, messages: Sequence[Message]) -> int:
         """Estimate the tokens of messages."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from akashic_daemon.errors import TemplateError
 from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.syntax import Syntax
 from akashic_daemon.trajectory.message import Message, Role, chain_all
@@ -160,15 +159,6 @@ class PromptBuilder:
     def thinking(self, think: bool | None = None) -> Thinking:
         """Tell whether an answer may begin with a <think> block, or does."""
         return self._template.thinking(think)
-
-    def takes_pairs(self) -> bool:
-        """Tell if the template lets a user's message follow another one."""
-        user = Message(Role.USER, "u")
-        try:
-            self._template.render([user, user])
-        except TemplateError:
-            return False
-        return True
 
     @property
     def bos_tokens(self) -> int:
