@@ -83,5 +83,16 @@ def test_a_sound_store_has_no_findings_whatever_models_it_holds(tmp_path: Path) 
             first = parent.end if parent is not None else 0
             parent = catalogue.add(parent, (), array("i", list(text.encode())), first, first)
             ssd.write([outgoing(parent, fingerprint=fingerprint)])
-    assert check_labels(ssd) == {}
+    assert check_labels(ssd, None) == {}
     mover.stop(0)
+
+
+def test_what_the_running_daemon_still_leads_to_is_no_orphan(tmp_path: Path) -> None:
+    _, ssd = mover_of(tmp_path)
+    running = Catalogue("fp")
+    root = running.add(None, (), array("i", [1, 2, 3]), 0, 0)
+    child = running.add(root, (), array("i", [4, 5]), 3, 3)
+    ssd.write([outgoing(child)])
+    assert list(check_labels(ssd, None)) == [child.key]
+    assert check_labels(ssd, running) == {}
+    assert list(check_labels(ssd, Catalogue("fp"))) == [child.key]

@@ -127,7 +127,7 @@ def verify(mover: Mover, *, fix: bool) -> tuple[list[Finding], set[tuple[str, st
     if ssd is None:
         return [], set()
     # Looked for first: what goes on from a block that is mended away now may still be of use to the running daemon.
-    labels = check_labels(ssd)
+    labels = check_labels(ssd, mover.catalogue)
     found = ssd.verify(fix=fix)
     known = {f.subject for f in found}
     labels = {key: finding for key, finding in labels.items() if finding.subject not in known}
@@ -137,7 +137,7 @@ def verify(mover: Mover, *, fix: bool) -> tuple[list[Finding], set[tuple[str, st
     mover.follow_evictions()
     if not fix or not found:
         return found, set()
-    left = {(f.kind.value, f.subject) for f in (*ssd.verify(), *check_labels(ssd).values())}
+    left = {(f.kind.value, f.subject) for f in (*ssd.verify(), *check_labels(ssd, mover.catalogue).values())}
     return found, {(f.kind.value, f.subject) for f in found} - left
 
 

@@ -219,9 +219,9 @@ class SsdTier:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def labels(self, fingerprint: str) -> Iterator[Stored]:
-        """Give every block of a model, the oldest first. Raises StoreError."""
-        for entry in self._store.entries_of(Kind.KV, fingerprint):
+    def labels(self, fingerprint: str, *, as_they_are: bool = False) -> Iterator[Stored]:
+        """Give every block of a model, the oldest first; as_they_are: damaged ones too, unnoted. Raises StoreError."""
+        for entry in self._store.entries_of(Kind.KV, fingerprint, as_they_are=as_they_are):
             yield Stored(entry.key, entry.token_ids or b"", entry.size_bytes)
 
     def read(

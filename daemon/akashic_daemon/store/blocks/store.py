@@ -291,15 +291,16 @@ class BlockStore:
             rows = [row for key in keys if (row := index.by_key(c, key)) is not None]
         return {row.entry.key: row.entry.size_bytes for row in rows if row.id not in self.notes.damaged}
 
-    def entries_of(self, kind: Kind, fingerprint: str) -> list[Entry]:
+    def entries_of(self, kind: Kind, fingerprint: str, *, as_they_are: bool = False) -> list[Entry]:
         """Return what is known of all records of a kind and a fingerprint, the oldest first. Raises StoreError.
 
-        Token ids are verified where the payload is empty or stands in the index, else when the payload is read.
+        Token ids are verified where the payload is empty or stands in the index, else when the payload is read; with
+        as_they_are never, and nothing is noted of damage.
         """
         with self.database.reading() as c:
             rows = index.of_fingerprint(c, kind, fingerprint)
         for row in rows:
-            if row.extent is None and (wrong := damage(row, None, row.payload or b"")):
+            if not as_they_are and row.extent is None and (wrong := damage(row, None, row.payload or b"")):
                 self.notes.damage(row, wrong)
         return [row.entry for row in rows if row.id not in self.notes.damaged]
 
