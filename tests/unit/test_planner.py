@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akashic_daemon.errors import BadModelFile, EngineError, Unsupported, UsageError
@@ -88,6 +88,7 @@ def test_a_long_context_is_bound_by_kv_and_a_short_one_by_weights() -> None:
     assert prefill(LLAMA, H100, 8192, Setup(8192)).bound_by == "matrix products"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1 << 18), st.integers(1, 64), st.sampled_from(["f16", "q8_0", "f32"]), st.integers(0, 64))
 def test_more_context_or_sequences_never_make_a_step_faster(context: int, batch: int, kv: str, sparse: int) -> None:
     step = decode_step(LLAMA, H100, Setup(context, batch, kv, sparse)).seconds
@@ -99,6 +100,7 @@ def test_more_context_or_sequences_never_make_a_step_faster(context: int, batch:
     )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20_000), st.integers(1, 20_000))
 def test_a_prefill_in_two_parts_computes_what_the_whole_one_does(first: int, second: int) -> None:
     machine = replace(H100, layer_s=0.0, stream=1e30, kv_stream=1e30, flops=1e15)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akashic_cli.__main__ import main
@@ -99,6 +99,7 @@ def test_a_turn_that_no_longer_fits_is_computed_anew_and_loses_everything() -> N
     assert found.cost > judge(none, history, 10**6, PRICES).cost
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
 def test_a_front_dominates_all_others_and_none_of_its_own(pairs: list[tuple[int, int]]) -> None:
     points = [(float(a), float(b)) for a, b in pairs]
@@ -126,6 +127,7 @@ def test_an_interval_holds_the_value_and_is_a_point_when_all_runs_agree() -> Non
     assert (same.low, same.value, same.high) == (4, 4, 4)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10_000))
 def test_mutants_are_policies_that_check_accepts(seed: int) -> None:
     chance = random.Random(seed)
