@@ -152,6 +152,11 @@ def remove(
                 shared = f"; {removed.messages_shared} stay in other sessions" if removed.messages_shared else ""
                 kv = f"; {count(removed.kv_blocks)} blocks of KV, {size(removed.kv_bytes)}" if removed.kv_blocks else ""
                 say(f"removed {removed.session}: {removed.messages_removed} messages deleted{shared}{kv}")
+                if removed.memory_turns:
+                    say(
+                        f"memory holds {count(removed.memory_turns)} turns of it: "
+                        f"`akashic mem forget --session {removed.session} --yes`"
+                    )
                 if removed.kv_left:
                     say(f"its KV isn't gone from the disk yet: {removed.kv_left}")
 

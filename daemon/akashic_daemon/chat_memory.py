@@ -20,7 +20,7 @@ from akashic_daemon.answering import Answering
 from akashic_daemon.config import MemorySection
 from akashic_daemon.context_planner import Room
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound
-from akashic_daemon.memory.answers import Recalled, Remembered
+from akashic_daemon.memory.answers import Recalled, Remembered, Selector
 from akashic_daemon.memory.from_messages import is_recalled, said_of
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.protocol import native
@@ -211,6 +211,12 @@ class ChatMemory:
     def forget(self) -> None:
         """Drop every recalled text that is kept to save work; sessions still hold theirs."""
         self._recalls.clear()
+
+    async def turns_of(self, session: str) -> int:
+        """Return how many turns memory holds of a session."""
+        if not self._memory.is_used:
+            return 0
+        return len((await self._memory.forget(Selector(session=session), dry_run=True)).turns)
 
     # -- turns of sessions that the daemon keeps ------------------------------------------------------------------
 

@@ -173,6 +173,20 @@ def test_a_transcript_many_times_the_window_is_answered_with_recall_from_it(
     assert "blue barometer" in messages[-4]["message"]["content"]
 
 
+def test_a_session_that_is_removed_says_what_memory_holds_of_it(
+    running: Path, capsys: pytest.CaptureFixture[str], pipe: Callable[[str], None]
+) -> None:
+    pipe(json.dumps({"role": "user", "content": f"The word for the safe is {NEVER_SAID}."}) + "\n")
+    assert main(["import", "-", "--memory", "--name", "safe"]) == 0
+    capsys.readouterr()
+    told = shown(capsys, "mem", "forget", "--session", "safe")
+    assert told["sessions"] == ["safe"]
+    assert main(["session", "rm", "safe"]) == 0
+    assert "memory holds 1 turns of it: `akashic mem forget --session safe --yes`" in capsys.readouterr().err
+    assert main(["mem", "forget", "--session", "safe", "--yes"]) == 0
+    assert files_with(running, NEVER_SAID) == []
+
+
 def test_an_import_with_memory_needs_no_chat(
     running: Path, capsys: pytest.CaptureFixture[str], pipe: Callable[[str], None]
 ) -> None:

@@ -131,7 +131,9 @@ async def get_session(request: Request) -> Response:
 
 async def remove_session(request: Request) -> Response:
     """Remove a session for good."""
-    return _json(await _service(request).remove_session(request.path_params["session"]))
+    service, session = _service(request), request.path_params["session"]
+    removed = await service.remove_session(session)
+    return _json(removed.model_copy(update={"memory_turns": await service.chat_memory.turns_of(session)}))
 
 
 async def fork_session(request: Request) -> Response:

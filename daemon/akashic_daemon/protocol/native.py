@@ -294,6 +294,8 @@ class RemovedSession(Wire):
     kv_blocks: int = 0
     kv_bytes: int = 0
     kv_left: str = ""
+    memory_turns: int = 0
+    """Turns of it that long-term memory holds still."""
 
 
 class StoreFinding(Wire):
