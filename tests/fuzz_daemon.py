@@ -13,11 +13,11 @@ _BAD = re.compile(r" (ERROR|CRITICAL) |^Traceback", re.MULTILINE)
 _WORDS = "what do you say to this?"
 
 
-def fuzzed_daemon(home: Path) -> DaemonProcess:
+def fuzzed_daemon(home: Path, *flags: str) -> DaemonProcess:
     """Return a daemon with tiers whose engine is soon full."""
     settings = {"cache.ram_bytes": "1MiB", "cache.ssd_bytes": "64MiB", "schedule.max_running": "4"}
     size = ("--cells=8192", "--window=2048", f"--end-every={_END_EVERY}", "--check-end", "--stop-limit=110")
-    return DaemonProcess(home, *size, settings=settings)
+    return DaemonProcess(home, *size, *flags, settings=settings)
 
 
 def knows_its_prompt(daemon: DaemonProcess) -> None:

@@ -59,11 +59,19 @@ def _tasks_of_requests() -> list[str]:
 
 
 def _waiting_in(awaited: Any) -> Iterator[str]:
-    """Walk from a task's coroutine down to what it waits for."""
+    """Walk from a task's coroutine down to what it waits for, by the names of the functions and of the request's path."""
     while awaited is not None:
-        code = next((x for name in ("cr_code", "ag_code", "gi_code") if (x := getattr(awaited, name, None))), None)
+        code, frame = _of(awaited, "code"), _of(awaited, "frame")
         if code is not None:
             yield f"{code.co_filename}:{code.co_qualname}"
-        awaited = next(
-            (x for name in ("cr_await", "ag_await", "gi_yieldfrom") if (x := getattr(awaited, name, None))), None
-        )
+        known = frame.f_locals if frame is not None else {}
+        if code is not None and code.co_name == "run_asgi":
+            yield str(known["self"].scope["path"])
+        below = _of(awaited, "await")
+        awaited = known.get("source", below) if code is not None and code.co_name == "pump" else below
+
+
+def _of(awaited: Any, what: str) -> Any:
+    """Return a coroutine's or an asynchronous generator's code, frame, or what it waits for."""
+    found = (getattr(awaited, f"{kind}_{what}", None) for kind in ("cr", "ag"))
+    return next((one for one in found if one is not None), None)

@@ -1,7 +1,7 @@
 """Run the daemon of `AKASHIC_HOME` on the fake engine.
 
 `python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged] [--cells N] [--window N]
-[--end-every N] [--set KEY=VALUE ...] [--check-end]`; a wedged one never stops by itself, a checked one only when all is given back.
+[--end-every N] [--set KEY=VALUE ...] [--check-end [--leak-limit S]]`; a wedged one never stops by itself, a checked one only when all is given back.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class WedgedService(Service):
 class CheckedService(Service):
     """Before it stops, it looks for what requests have left; then the log has `nothing is left`, or it fails."""
 
+    limit_s = 60.0
+
     async def stop(self) -> None:
         """Stop in good order, or leave with status 1."""
         try:
-            await assert_all_is_given_back(self)
+            await assert_all_is_given_back(self, self.limit_s)
             logging.getLogger("akashic.test").info("nothing is left")
         finally:
             await super().stop()
@@ -55,6 +57,7 @@ def main() -> int:
     parser.add_argument("--end-every", type=int, default=NEVER)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--check-end", action="store_true")
+    parser.add_argument("--leak-limit", type=float, default=CheckedService.limit_s)
     options = parser.parse_args()
 
     def make_engine(_name: str, _path: Path) -> FakeEngine:
@@ -66,6 +69,7 @@ def main() -> int:
     }  # fmt: skip
     paths = find_paths({"AKASHIC_HOME": os.environ["AKASHIC_HOME"]})
     settings = load(paths.config_file, env={}, flags=flags)
+    CheckedService.limit_s = options.leak_limit
     kind = WedgedService if options.wedged else CheckedService if options.check_end else Service
     service = kind(settings, paths, engine_factory=make_engine)
     return serve(settings, paths, service=service, stop_limit_s=options.stop_limit)

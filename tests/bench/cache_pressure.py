@@ -1,7 +1,7 @@
 """An outside client's verdict: PyPI's `cache-pressure` (agent-sim and abort-sim) against a daemon on the default model.
 
     python -m venv /tmp/cp && /tmp/cp/bin/pip install cache-pressure
-    python tests/bench/cache_pressure.py --python /tmp/cp/bin/python [--sessions 2]
+    python tests/bench/cache_pressure.py --python /tmp/cp/bin/python [--sessions 2] [--main-tokens 3000]
 
 The sizes fit a window of 8,192 tokens. The exit status is 1 when one of its verdicts isn't a pass. The client is no
 dependency: it lives in an environment of its own. Its agent-sim (0.6.3) holds an f-string that only Python 3.12 can
@@ -33,8 +33,23 @@ sys.modules[spec.name] = module
 exec(compile(text, spec.origin, "exec"), module.__dict__)
 module.main(sys.argv[2:])
 """
-_AGENT = ["--main-tokens", "3000", "--step-tokens", "600", "--sub-tokens", "1200", "--finalize-tokens", "400"]
-_ABORT = ["--context-tokens", "2500", "--thinking-tokens", "40", "--max-tokens", "1024", "--runs", "2"]
+_STEPS = 5
+
+
+def agent_sizes(main: int) -> list[str]:
+    """Return agent-sim's sizes for main contexts of so many tokens."""
+    part = {
+        "--main-tokens": main,
+        "--step-tokens": main // _STEPS,
+        "--sub-tokens": main // 3,
+        "--finalize-tokens": main // 8,
+    }
+    return [word for name, size in part.items() for word in (name, str(size))]
+
+
+def abort_sizes(main: int) -> list[str]:
+    """Return abort-sim's: an answer is broken off after 40 tokens, thinking or not."""
+    return ["--context-tokens", str(main), "--thinking-tokens", "40", "--max-tokens", "1024", "--runs", "2"]
 
 
 def run(python: str, tool: str, daemon: DaemonProcess, *options: str) -> bool:
@@ -54,6 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has cache-pressure")
     parser.add_argument("--sessions", type=int, default=2)
+    parser.add_argument("--main-tokens", type=int, default=3000, help="less on a slow machine; at most 6000")
     parser.add_argument("--salt", type=int, default=1)
     options = parser.parse_args()
     if subprocess.run([options.python, "-c", "import cache_pressure"], check=False).returncode:
@@ -64,8 +80,8 @@ def main() -> int:
         with daemon:
             sessions = ["--sessions", str(options.sessions), "--no-viz", "--max-tokens", "48"]
             passed = [
-                run(options.python, "agent_sim", daemon, *sessions, *_AGENT, *salt),
-                run(options.python, "abort_sim", daemon, *_ABORT, *salt),
+                run(options.python, "agent_sim", daemon, *sessions, *agent_sizes(options.main_tokens), *salt),
+                run(options.python, "abort_sim", daemon, *abort_sizes(options.main_tokens), *salt),
             ]
             passed.append(daemon.end(10) == 0)
     return 0 if all(passed) else 1
