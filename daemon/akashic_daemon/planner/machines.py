@@ -85,7 +85,8 @@ def _gpu(
 
 
 DESCRIBED = {
-    # Bandwidths at what copies reach, about 0.88 of the data sheets' ones; prices of clouds, rounded, late 2025.
+    # Bandwidths at what copies reach, about 0.88 of the data sheets' ones; prices of clouds are rough: give your own.
+    # 40 us a layer is what the torch engine's dense decode on an H200 leaves over the ceiling (README).
     "h200": _gpu("h200", 140, 4.2 * TB, 989e12, 54 * GB, 3.5),
     "h100": _gpu("h100", 80, 2.95 * TB, 989e12, 54 * GB, 2.5),
     "a100": _gpu("a100", 80, 1.8 * TB, 312e12, 24 * GB, 1.5),
