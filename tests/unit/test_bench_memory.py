@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from akashic_cli.bench import memory as bench
 from akashic_daemon.errors import TranscriptError
 from akashic_daemon.memory.evaluation import corpus, fit
+from akashic_daemon.memory.evaluation.compaction import _answer_words
 from akashic_daemon.memory.evaluation.corpus import Question
 from akashic_daemon.memory.evaluation.retrieval import Measured
 from akashic_daemon.memory.scoring import FEATURES
@@ -138,3 +140,11 @@ def test_recall_on_locomos_half_is_not_lost_again() -> None:
     assert ours["recall"]["20"] >= 0.83
     assert ours["recall_within_tokens"]["1000"] >= 0.84
     assert all(ours["recall"][depth] > row["recall"][depth] for row in plainer for depth in ours["recall"])
+
+
+def test_answer_words_are_those_that_the_evidence_says_and_counted_where_they_stand() -> None:
+    question = Question("What does it eat?", frozenset({"D1:1", "D1:2"}), 4, "ripe mangoes and figs, on Sundays")
+    whole = {"D1:1": "Mangoes, if they are ripe", "D1:2": "and figs", "D1:3": "never on Sundays"}
+    left = {"D1:1": "Mangoes", "D1:2": "", "D1:3": "figs, ripe"}
+    assert _answer_words(question, whole, left) == [pytest.approx(1 / 3)]
+    assert _answer_words(replace(question, answer="parrots"), whole, left) == []

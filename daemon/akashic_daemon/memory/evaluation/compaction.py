@@ -1,7 +1,7 @@
 """What compaction without a model leaves: of the evidence's content, and of recall.
 
 Content is IDF mass: a turn's share is that of its distinct terms, names of the speakers aside, that its compacted text still
-has. A turn counts as kept when two thirds of it are. "fixed" gives each chunk of eight turns the same share; "turns" keeps
+has. A turn counts as kept when two thirds of it are. Answer words are those that the evidence says. "fixed" gives each chunk of eight turns the same share; "turns" keeps
 whole turns by what is new in them, as one running choice over the conversation would.
 """
 
@@ -50,6 +50,7 @@ def _measure(
 ) -> dict[str, Any]:
     shares: list[float] = []
     kept: list[float] = []
+    answered: list[float] = []
     recall: list[float] = []
     within: list[float] = []
     raw_chars = left_chars = 0
@@ -63,7 +64,10 @@ def _measure(
             # A text that is cut bears a label of a letter; a whole turn the name.
             left_chars += 0 if not text else whole.length_chars if text == whole.text else len(text) + 3
         of_turn = dict(zip((t.reference for _, t in said), _shares(spoken, texts, idf), strict=True))
+        whole_of = {turn.reference: turn.text for _, turn in said}
+        left_of = dict(zip(whole_of, texts, strict=True))
         for question in conversation.questions:
+            answered += _answer_words(question, whole_of, left_of)
             found = [of_turn[reference] for reference in question.evidence]
             shares.append(statistics.fmean(found))
             kept.append(statistics.fmean(share >= _KEPT_SHARE for share in found))
@@ -80,9 +84,19 @@ def _measure(
         "rho": round(left_chars / raw_chars, 4),
         "evidence_content": round(statistics.fmean(shares), 4),
         "evidence_kept": round(statistics.fmean(kept), 4),
+        "answer_words": round(statistics.fmean(answered), 4) if answered else None,
         "recall_at_10": round(statistics.fmean(recall), 4),
         "recall_within_1000": round(statistics.fmean(within), 4),
     }
+
+
+def _answer_words(question: Question, whole_of: dict[str, str], left_of: dict[str, str]) -> list[float]:
+    """Return which share of the answer's words that the evidence says it still says; nothing when it says none."""
+    said, left = (
+        {term for reference in question.evidence for term in terms(texts[reference])} for texts in (whole_of, left_of)
+    )
+    wanted = said & set(terms(question.answer))
+    return [len(wanted & left) / len(wanted)] if wanted else []
 
 
 def _found(memory: Memory, question: Question, turn_ids: Sequence[int]) -> float:

@@ -27,11 +27,12 @@ _REFERENCE = re.compile(r"D\d+:\d+")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the references of the turns that answer it."""
+    """A question, and the references of the turns that answer it. answer: in words, empty when the file has none."""
 
     text: str
     evidence: frozenset[str]
     category: int
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def _conversation(name: str, item: dict[str, Any]) -> Conversation:
     for asked in item["qa"]:
         evidence = frozenset(_REFERENCE.findall(" ".join(asked.get("evidence") or ()))) & known
         if evidence and asked["category"] != UNANSWERABLE:
-            questions.append(Question(str(asked["question"]), evidence, int(asked["category"])))
+            answer = str(asked.get("answer") or "")
+            questions.append(Question(str(asked["question"]), evidence, int(asked["category"]), answer))
     if not questions:
         raise ValueError("no question with evidence")
     return Conversation(name, sessions, tuple(questions))
