@@ -112,7 +112,7 @@ class Generation:
         engine = await self._host.acquire(await self._models.resolve(request.model))
         try:
             if request.messages is None:
-                return len(_as_text(engine, request.text or ""))
+                return len(await asyncio.to_thread(_as_text, engine, request.text or ""))
             request = await self._as_said(request)
             assert request.messages is not None
             prompt = await asyncio.to_thread(
@@ -164,7 +164,7 @@ class Generation:
         self, engine: Engine, request: GenerationInput, default_policy: str, *, window_start: int | None = None
     ) -> _Turn:
         if request.messages is None:
-            return _text_turn(engine, request)
+            return await asyncio.to_thread(_text_turn, engine, request)  # megabytes take seconds
         if not request.messages:
             raise BadRequest("messages is empty", hint="send at least one message")
         request = checked_continuation(request)

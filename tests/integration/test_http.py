@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -382,5 +383,27 @@ def test_native_errors_carry_code_and_hint(home: Path) -> None:
         assert response.status_code == 404
         assert response.json()["error"]["code"] == "not_found"
         assert "diary" in response.json()["error"]["hint"]
+
+    with_client(home, check)
+
+
+def test_health_is_told_while_a_long_prompt_is_cut_into_tokens(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_it, go_on = threading.Event(), threading.Event()
+    tokenize = FakeEngine.tokenize
+
+    def slowly(engine: FakeEngine, text: str, *, special: bool) -> list[int]:
+        if text == "a long one":
+            at_it.set()
+            assert go_on.wait(60), "the event loop stood still"
+        return tokenize(engine, text, special=special)
+
+    async def check(client: httpx.AsyncClient, _service: Service) -> None:
+        await client.post(CHAT, json=HELLO)
+        monkeypatch.setattr(FakeEngine, "tokenize", slowly)
+        asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a long one", "max_tokens": 2}))
+        await asyncio.to_thread(at_it.wait, 60)
+        assert (await client.get("/healthz")).status_code == 200
+        go_on.set()
+        assert (await asking).status_code == 200
 
     with_client(home, check)

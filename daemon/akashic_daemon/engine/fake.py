@@ -8,6 +8,7 @@ last content, so any wrong reuse, leak, loss or wrong operation changes the outp
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ _KV_TYPE = "fake"
 _PACKED = struct.Struct("<iq")
 """An exported cell: token, content."""
 _MARKS = {"<|im_end|>": 256, "<|im_start|>": 257}
+_MARK = re.compile("(" + "|".join(map(re.escape, _MARKS)) + ")")
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -111,14 +113,8 @@ class FakeEngine:
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Return bytes, and the ChatML marks when `special`."""
         out: list[int] = []
-        while text:
-            mark = next((m for m in _MARKS if special and text.startswith(m)), None)
-            if mark:
-                out.append(_MARKS[mark])
-                text = text[len(mark) :]
-            else:
-                out.extend(text[0].encode("utf-8", "replace"))
-                text = text[1:]
+        for part in _MARK.split(text) if special else [text]:
+            out.extend([_MARKS[part]] if special and part in _MARKS else part.encode("utf-8", "replace"))
         return out
 
     def token_bytes(self, token: int) -> bytes:
