@@ -29,7 +29,8 @@ from akashic_daemon.schedule.request import Request
 from akashic_daemon.schedule.tiering import TierSettings
 from akashic_daemon.store.blocks.files import FileOps
 from akashic_daemon.tiers.costs import Costs
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.jobs import Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.ssd import SsdTier, open_ssd
 from akashic_daemon.tiers.staging import Staging
 from akashic_daemon.types import Clock, RequestId, SequenceId
@@ -89,7 +90,7 @@ class InlineMover(Mover):
 
     def start(self) -> None:
         """Open the SSD tier."""
-        self._open()
+        self._begin()
 
     def _guarded(self, work: Callable[[], object]) -> None:
         work()

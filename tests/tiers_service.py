@@ -14,7 +14,7 @@ from akashic_daemon.protocol.tiers import Tier, TierReport
 from akashic_daemon.service import Service
 from akashic_daemon.tiers.block import Block
 from akashic_daemon.tiers.costs import Costs
-from akashic_daemon.tiers.mover import Priority
+from akashic_daemon.tiers.jobs import Priority
 from fake_service import NEVER, answer, ask, running_service, user
 
 LONG = "a question that goes on for quite a while, as questions to agents do. " * 8

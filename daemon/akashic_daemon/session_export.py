@@ -32,7 +32,8 @@ from akashic_daemon.tiers.adopt import payload_of
 from akashic_daemon.tiers.block import Block, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.exporter import Exporter
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.jobs import Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.traces import Known
 

@@ -26,7 +26,7 @@ from akashic_daemon.store.sessions import check_name
 from akashic_daemon.store.traces import unpack
 from akashic_daemon.tiers.adopt import Adoption
 from akashic_daemon.tiers.block import Block
-from akashic_daemon.tiers.mover import Priority
+from akashic_daemon.tiers.jobs import Priority
 
 _WHY = {
     "damaged": "blocks of KV whose labels are damaged",

@@ -23,7 +23,8 @@ from akashic_daemon.store.blocks.check import Finding
 from akashic_daemon.tier_report import report
 from akashic_daemon.tier_service import TierService
 from akashic_daemon.tiers.block import Block
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.jobs import Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.removal import Choice, Gone, forget, prune, rename, verify, would_prune
 from akashic_daemon.tiers.ssd import SsdStats
 from akashic_daemon.traces import Known, Traces

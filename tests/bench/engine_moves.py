@@ -31,7 +31,8 @@ from akashic_daemon.service import Service
 from akashic_daemon.tiers.block import Block
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.exporter import Exporter
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.jobs import Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.promotion import Promotion
 from akashic_daemon.trajectory.message import Message, Role
 from bench.move_figures import Figures

@@ -12,7 +12,7 @@ import pytest
 
 from agents_fuzz import World
 from akashic_daemon.tiers.costs import Costs
-from akashic_daemon.tiers.mover import Priority
+from akashic_daemon.tiers.jobs import Priority
 from tiers_driver import small_blocks
 from watched_service import Watch, watched
 

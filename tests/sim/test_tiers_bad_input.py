@@ -21,7 +21,7 @@ from akashic_daemon.service import Service
 from akashic_daemon.store.blocks.files import FileOps
 from akashic_daemon.store.blocks.record import Bytes
 from akashic_daemon.tiers.costs import Costs
-from akashic_daemon.tiers.mover import Priority
+from akashic_daemon.tiers.jobs import Priority
 from akashic_daemon.tiers.ssd import open_ssd
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import SystemClock

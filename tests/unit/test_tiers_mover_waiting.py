@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from akashic_daemon.tiers.mover import Priority
+from akashic_daemon.tiers.jobs import Priority
 from tiers_driver import InlineMover
 
 

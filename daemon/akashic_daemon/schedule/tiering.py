@@ -26,7 +26,8 @@ from akashic_daemon.tiers.arena import Arena
 from akashic_daemon.tiers.catalogue import Catalogue, Piece, stored_ranges
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.exporter import Exporter, Trail
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.jobs import Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.promotion import Promoter, Promotion
 from akashic_daemon.tiers.staging import Staging
 from akashic_daemon.types import BLOCK_TOKENS

@@ -9,15 +9,11 @@ visible: a block counts as stored only after the store said so.
 
 from __future__ import annotations
 
-import itertools
 import logging
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.store.blocks.record import Found
@@ -25,8 +21,8 @@ from akashic_daemon.tiers.arena import Arena
 from akashic_daemon.tiers.block import Block, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.costs import Costs
+from akashic_daemon.tiers.jobs import JobThread, Priority
 from akashic_daemon.tiers.moves import Moves
-from akashic_daemon.tiers.niceness import lower_priority
 from akashic_daemon.tiers.sink import Sink
 from akashic_daemon.tiers.ssd import Outgoing, SsdTier
 from akashic_daemon.tiers.staging import Buffer, Staging
@@ -34,18 +30,6 @@ from akashic_daemon.tiers.staging import Buffer, Staging
 logger = logging.getLogger("akashic.tiers")
 _BATCH_BYTES = 16 << 20
 """About so much is written to disk, and made durable, at once."""
-
-
-class Priority(IntEnum):
-    """What goes first."""
-
-    CALL = 0
-    FETCH = 1
-    STORE = 2
-    PREFETCH = 3
-    WRITE = 4
-    LAST = 5
-    """When everything else is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +41,12 @@ class _Write:
     buffer: Buffer | None = None
 
 
-class Mover:
+class Mover(JobThread):
     """Serves one catalogue at a time. `open_ssd` makes the SSD tier on the mover's thread; None without one."""
 
     def __init__(self, open_ssd: Callable[[], SsdTier] | None) -> None:
+        super().__init__("akashic-mover")
         self._open_ssd = open_ssd
-        self._jobs: queue.PriorityQueue[tuple[int, int, Callable[[], object] | None]] = queue.PriorityQueue()
-        self._stores: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._numbers = itertools.count()
-        self._thread = threading.Thread(target=self._run, name="akashic-mover", daemon=True)
         self._ssd: SsdTier | None = None
         self._to_write: deque[_Write] = deque()
         self._queued: set[Block] = set()
@@ -81,62 +62,6 @@ class Mover:
         self.incoming: Staging | None = None
         self.costs: Costs | None = None
 
-    # -- called from any thread --------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the thread and open the SSD tier on it."""
-        self._thread.start()
-
-    def submit(self, priority: Priority, work: Callable[[], object]) -> None:
-        """Do `work` on the mover's thread when nothing more urgent waits."""
-        self._jobs.put((priority, next(self._numbers), work))
-
-    def submit_store(self, work: Callable[[], None]) -> None:
-        """Take an exported block, in order; also while a fetch waits for the engine thread, which may wait for this.
-
-        `work` may not touch the SSD tier: a read of it is open then.
-        """
-        self._stores.put(work)
-        self.submit(Priority.STORE, self._store_next)
-
-    def _store_next(self) -> bool:
-        try:
-            work = self._stores.get_nowait()
-        except queue.Empty:  # a fetch did it while it waited
-            return False
-        self._guarded(work)
-        return True
-
-    def call(
-        self, work: Callable[[], object], timeout_s: float | None = None, *, priority: Priority = Priority.CALL
-    ) -> object:
-        """Do `work` on the mover's thread and return or raise what it does. Raises TimeoutError."""
-        done: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                done.put((work(), None))
-            except AkashicError as error:
-                done.put((None, error))
-            except Exception as error:  # a bug of ours: whoever waits must hear of it
-                done.put((None, error))
-                raise
-
-        self.submit(priority, run)
-        try:
-            result, error = done.get(timeout=timeout_s)
-        except queue.Empty:
-            raise TimeoutError from None
-        if error is not None:
-            raise error
-        return result
-
-    def stop(self, timeout_s: float) -> bool:
-        """Write what waits, close the store and end the thread. False when that took too long."""
-        self._jobs.put((Priority.LAST + 1, next(self._numbers), None))
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
     @property
     def ssd(self) -> SsdTier | None:
         """The SSD tier; use it on the mover's thread only."""
@@ -149,20 +74,14 @@ class Mover:
 
     # -- the thread --------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        lower_priority()
-        self._open()
-        while True:
-            _, _, work = self._jobs.get()
-            if work is None:
-                break
-            self._guarded(work)
+    def _end(self) -> None:
+        """Write what waits, and close the store."""
         while self._to_write:
             self._guarded(self._write_batch)
         if self._ssd is not None:
             self._ssd.close()
 
-    def _open(self) -> None:
+    def _begin(self) -> None:
         """Open the SSD tier, or say why there is none."""
         if self._open_ssd is None:
             return
@@ -173,31 +92,6 @@ class Mover:
             logger.error("going on without the SSD tier: %s", error)
         else:
             self._ssd.pause_with(self._serve_waiting)
-
-    def _serve_waiting(self) -> None:
-        """In the middle of a longer job, do what a request or the engine waits for: reads, and blocks that were exported."""
-        later = []
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job[0] in (Priority.FETCH, Priority.STORE) and job[2] is not None:
-                self._guarded(job[2])
-            else:
-                later.append(job)
-        for job in later:
-            self._jobs.put(job)
-
-    def _guarded(self, work: Callable[[], object]) -> None:
-        """Do a job; a bug of ours in it must not end the thread, or every later session would be cold.
-
-        The border of the thread, hence the broad except.
-        """
-        try:
-            work()
-        except Exception:
-            logger.exception("a move between the tiers failed by a bug")
 
     def serve(self, catalogue: Catalogue, arena: Arena, outgoing: Staging, incoming: Staging, costs: Costs) -> None:
         """Go over to another model's blocks and take in what the disk has of them; call it with Priority.LAST."""

@@ -16,7 +16,8 @@ from akashic_daemon.program.active import Span
 from akashic_daemon.program.ranges import intersect
 from akashic_daemon.tiers.block import Block
 from akashic_daemon.tiers.catalogue import Catalogue, Piece
-from akashic_daemon.tiers.mover import Mover, Priority
+from akashic_daemon.tiers.jobs import Priority
+from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.sink import Arrival, Sink
 from akashic_daemon.tiers.staging import Buffer
 from akashic_daemon.types import BLOCK_TOKENS
