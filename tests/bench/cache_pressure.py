@@ -22,16 +22,20 @@ from daemon_process import DaemonProcess
 
 _RUN = """
 import importlib.util, sys
-spec = importlib.util.find_spec("cache_pressure." + sys.argv[1])
-text = spec.loader.get_source(spec.name)
-if sys.version_info < (3, 12):
-    old = "f'{summary['main_reuse_pct']:.0f}%'"
-    text = text.replace(old, "format(summary['main_reuse_pct'], '.0f')")
-module = type(sys)(spec.name)
-module.__file__ = spec.origin
-sys.modules[spec.name] = module
-exec(compile(text, spec.origin, "exec"), module.__dict__)
-module.main(sys.argv[2:])
+
+def load(name):
+    spec = importlib.util.find_spec("cache_pressure." + name)
+    text = spec.loader.get_source(spec.name)
+    if sys.version_info < (3, 12):
+        old = "f'{summary['main_reuse_pct']:.0f}%'"
+        text = text.replace(old, "format(summary['main_reuse_pct'], '.0f')")
+    module = sys.modules[spec.name] = type(sys)(spec.name)
+    module.__file__ = spec.origin
+    exec(compile(text, spec.origin, "exec"), module.__dict__)
+    return module
+
+agent_sim = load("agent_sim")  # the other imports it
+(agent_sim if sys.argv[1] == "agent_sim" else load(sys.argv[1])).main(sys.argv[2:])
 """
 _STEPS = 5
 

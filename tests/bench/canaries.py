@@ -2,7 +2,8 @@
 
     python tests/bench/canaries.py [--minutes 10] [--seed 1] [--clients 64]
 
-Prints how often things happened. The first word that reaches another client ends it with an error and the seed.
+Every second world is a daemon of its own process, which is killed or told to stop in the middle, again and again, with its
+clients asking over HTTP. Prints how often things happened. The first word that reaches another client ends it with an error and the seed.
 """
 
 from __future__ import annotations
@@ -31,11 +32,18 @@ def main() -> int:
     assert spec.loader is not None
     canaries = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(canaries)
+    import canaries_killed
+
     ends_s, seed, heard = time.monotonic() + 60 * options.minutes, options.seed, Counter[str]()
     while time.monotonic() < ends_s:
         with tempfile.TemporaryDirectory(prefix="akc") as home:
             try:
-                heard += canaries.run(Path(home), seed=seed, clients=options.clients, rounds=3, turns=3)
+                if seed % 2:
+                    heard += canaries.run(Path(home), seed=seed, clients=options.clients, rounds=3, turns=3)
+                else:
+                    heard += canaries_killed.run(
+                        Path(home), seed=seed, clients=options.clients // 2, lives=6, answers=150
+                    )
             except BaseException:
                 print(f"seed {seed}", file=sys.stderr)
                 raise
