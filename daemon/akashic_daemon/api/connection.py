@@ -11,6 +11,7 @@ import asyncio
 import logging
 from asyncio import Transport
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger("akashic.http")
@@ -50,10 +51,10 @@ class Connection(H11Protocol):
         if self._answers:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            if self.cycle.response_started:
-                self.transport.close()
-                return
-        super().send_400_response(msg)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()  # an answer has begun, or was the last one
 
     @property
     def _answers(self) -> bool:
