@@ -192,6 +192,37 @@ def test_a_client_that_does_not_read_holds_the_source_back() -> None:
     run(check)
 
 
+def test_a_source_that_loses_a_cancellation_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_CANCEL_AGAIN_S", 0.001)
+    lost: list[BaseException] = []
+
+    async def source() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError as error:
+                if lost:
+                    raise
+                lost.append(error)
+
+    async def check() -> None:
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_message: Any) -> None:
+            left.set()
+
+        answer = stream.EventStream(source(), media_type="t", keepalive=None, on_error=lambda _e: b"")
+        await answer({"type": "http"}, receive, send)
+        assert len(lost) == 1
+
+    run(check)
+
+
 def test_an_upload_is_read_whole_and_leaves_no_file(home: Path) -> None:
     async def check() -> None:
         service = EchoService(home)

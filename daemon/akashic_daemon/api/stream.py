@@ -14,6 +14,7 @@ from akashic_daemon.errors import AkashicError
 
 logger = logging.getLogger("akashic.http")
 KEEPALIVE_S = 10.0
+_CANCEL_AGAIN_S = 1.0
 _READ_AHEAD = 256
 """Chunks kept for a client that doesn't read; then the source waits, so a stalled reader costs no memory."""
 T = TypeVar("T")
@@ -90,8 +91,12 @@ class EventStream:
             for task in (sending, leaving, pumping, filling):
                 task.cancel()
             try:
-                with suppress(asyncio.CancelledError):
-                    await pumping
+                # A source may lose a cancellation that comes just when what it waits for is there (asyncio.wait_for does).
+                while not pumping.done():
+                    pumping.cancel()
+                    await asyncio.wait({pumping}, timeout=_CANCEL_AGAIN_S)
+                if not pumping.cancelled():
+                    pumping.exception()
             finally:
                 if self._cleanup is not None:
                     self._cleanup()
