@@ -35,6 +35,11 @@ async def memory(home: Path) -> AsyncIterator[MemoryService]:
         await service.close()
 
 
+def beside(logs: Path) -> Path:
+    """Return a home that isn't watched with the logs: what the service makes there would be events."""
+    return logs.with_name(f"{logs.name}-home")
+
+
 def user(number: int, text: str = "") -> bytes:
     line = {
         "type": "user",
@@ -91,7 +96,7 @@ async def test_what_is_there_is_read_and_what_comes_later_is_read_once(tmp_path:
     log = tmp_path / "logs" / "s.jsonl"
     log.parent.mkdir()
     append(log, user(1), user(2))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, log.parent)
         append(log, user(3))
         events = await read_all(service, log.parent)
@@ -104,7 +109,7 @@ async def test_what_is_there_is_read_and_what_comes_later_is_read_once(tmp_path:
 async def test_a_log_is_followed_while_it_is_written(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(0))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         new = 0
         async with aclosing(MemoryWatch(service).watch([str(tmp_path)], namespace="user")) as events:
             async for event in events:
@@ -121,7 +126,7 @@ async def test_a_line_without_its_end_waits_for_it(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     whole = user(2)
     append(log, user(1), whole[:30])
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         assert await texts(service) == wishes([1])
         append(log, whole[30:])
@@ -133,7 +138,7 @@ async def test_a_line_without_its_end_waits_for_it(tmp_path: Path) -> None:
 async def test_a_last_line_that_is_whole_but_for_its_end_is_read_when_the_log_is_quiet(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), user(2).rstrip())
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path, quiet_s=LONG_S)
         assert await texts(service) == wishes([1])
         await read_all(service, tmp_path)
@@ -146,11 +151,11 @@ async def test_a_last_line_that_is_whole_but_for_its_end_is_read_when_the_log_is
 async def test_an_answer_on_several_lines_is_one_turn_also_when_a_restart_comes_between(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), answer(1, part="a", text="Let me look."))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path, quiet_s=LONG_S)
         assert await texts(service) == wishes([1])
     append(log, answer(1, part="b", text="It is blue."), user(2))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path, quiet_s=LONG_S)
         one, both, two = await texts(service)
         assert [one, two] == wishes([1, 2])
@@ -164,7 +169,7 @@ async def test_the_last_answer_is_remembered_when_the_log_is_quiet_and_not_again
 ) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), answer(1, part="a", text="Let me look."))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         assert await texts(service) == [*wishes([1]), "Let me look."]
         append(log, answer(1, part="b", text="It is blue."), user(2))
@@ -178,7 +183,7 @@ async def test_what_was_being_ended_when_the_daemon_was_killed_is_ended_alike(
 ) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), answer(1, part="a", text="Let me look."))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         keep, kept = service.put_watch_mark, list[int | None]()
 
         async def dies_after_the_turns(namespace: str, mark: object) -> None:
@@ -193,7 +198,7 @@ async def test_what_was_being_ended_when_the_daemon_was_killed_is_ended_alike(
             await read_all(service, tmp_path)
         assert await texts(service) == [*wishes([1]), "Let me look."]
     append(log, answer(1, part="b", text="It is blue."), user(2))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         assert await texts(service) == [*wishes([1]), "Let me look.", "It is blue.", *wishes([2])]
 
@@ -202,7 +207,7 @@ async def test_what_was_being_ended_when_the_daemon_was_killed_is_ended_alike(
 async def test_a_renamed_log_is_read_to_its_end_before_the_new_one(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         append(log, user(2))
         log.rename(tmp_path / "s.jsonl.1")
@@ -218,12 +223,12 @@ async def test_a_renamed_log_is_read_to_its_end_before_the_new_one(tmp_path: Pat
 async def test_a_log_that_was_begun_and_renamed_while_nobody_looked_is_read(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
     for number in (2, 3):
         log.rename(tmp_path / f"s.jsonl.{number - 1}")
         append(log, user(number))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, log)
         assert await texts(service) == wishes([1, 2, 3])
 
@@ -232,7 +237,7 @@ async def test_a_log_that_was_begun_and_renamed_while_nobody_looked_is_read(tmp_
 async def test_a_log_that_was_cut_is_read_from_its_start_and_that_is_told(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), user(2))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         os.truncate(log, 0)
         append(log, user(3), user(4), user(5), user(6))
@@ -245,7 +250,7 @@ async def test_a_log_that_was_cut_is_read_from_its_start_and_that_is_told(tmp_pa
 async def test_broken_lines_are_told_and_what_stands_round_them_is_read(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1), b'{"type": "user", \xff\n', b"\r\n", user(2))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         events = await read_all(service, tmp_path)
         assert await texts(service) == wishes([1, 2])
         assert [event.line for event in events if event.kind == "problem"] == [2]
@@ -255,7 +260,7 @@ async def test_broken_lines_are_told_and_what_stands_round_them_is_read(tmp_path
 async def test_the_same_words_on_two_lines_are_one_turn_that_was_said_twice(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     append(log, user(1, "yes"), user(2, "yes"))
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         assert [reference for _, reference in await origins(service)] == ["claude-code:u1", "claude-code:u2"]
         assert await texts(service) == ["yes"]
@@ -264,7 +269,7 @@ async def test_the_same_words_on_two_lines_are_one_turn_that_was_said_twice(tmp_
 @awaited
 async def test_plain_logs_are_read_line_by_line_when_they_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "build.log").write_text("compiling\nlinking failed: no such symbol\n")
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         await read_all(service, tmp_path)
         assert await texts(service) == []
         await read_all(service, tmp_path / "build.log")
@@ -274,7 +279,7 @@ async def test_plain_logs_are_read_line_by_line_when_they_are_asked_for(tmp_path
 @awaited
 async def test_a_folder_is_watched_into_a_namespace_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         watch = MemoryWatch(service)
         async with aclosing(watch.watch([str(tmp_path)], namespace="user")) as events:
             await anext(events)
@@ -286,7 +291,7 @@ async def test_a_folder_is_watched_into_a_namespace_once(tmp_path: Path) -> None
 
 @awaited
 async def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
-    async with memory(tmp_path / "h") as service:
+    async with memory(beside(tmp_path)) as service:
         for path in (str(tmp_path / "none"), "logs"):
             with pytest.raises(BadRequest):
                 await anext(MemoryWatch(service).watch([path], namespace="user"))
