@@ -193,6 +193,17 @@ async def _follow(home: Path, folder: Path, embedder: Embedder) -> None:
                 print(json.dumps(asdict(event)), flush=True)
 
 
+def finish(home: Path, folder: Path) -> None:
+    """Read what is left of a folder, the last messages included, which are held back while their logs may go on."""
+
+    async def read() -> None:
+        async with _memory(home, HashedWords()) as service:
+            watching = MemoryWatch(service).watch([str(folder)], namespace=NAMESPACE, once=True, quiet_s=0.0)
+            assert [event async for event in watching]
+
+    asyncio.run(read())
+
+
 def main() -> int:
     """Follow until killed."""
     parser = argparse.ArgumentParser()

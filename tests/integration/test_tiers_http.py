@@ -16,7 +16,7 @@ from akashic_daemon.protocol.tiers import Hinted, Prefetched, Pruned, TierReport
 from akashic_daemon.service import Service
 from tiers_service import LONG, on_service, settled
 
-_SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"\\\n]*"(,[a-z]+="[^"\\\n]*")*\})? -?[0-9.e+-]+')
+_SAMPLE = re.compile(r'[a-z_0-9]+(\{[a-z_]+="[^"\\\n]*"(,[a-z_]+="[^"\\\n]*")*\})? -?[0-9.e+-]+')
 NATIVE = "/akashic/v1"
 
 

@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from watched_logs import LogWriter, check, start
+from watched_logs import LogWriter, check, finish, start
 
 
 def test_nothing_is_lost_or_doubled_by_kills_at_any_moment(tmp_path: Path) -> None:
@@ -28,14 +28,6 @@ def test_nothing_is_lost_or_doubled_by_kills_at_any_moment(tmp_path: Path) -> No
                 following.kill()
         if life == 1:
             writer.rename()
-    with start(home, folder) as following:
-        assert following.stdout is not None
-        try:
-            for line in following.stdout:
-                # What is held back is given out when the log is quiet: nothing is, all turns end with a user's line.
-                if json.loads(line)["kind"] == "caught_up":
-                    break
-        finally:
-            following.kill()
+    finish(home, folder)
     kept = check(home, writer.expected)
     assert (kept.missing, kept.twice, kept.other) == ((), (), ())
