@@ -15,7 +15,7 @@ _TITLE_CHARS = 60
 def session() -> str:
     """Let the person choose a session, newest first. Raises UsageError where there is no terminal, or no session."""
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("which session?", hint="give its name; `akashic session list` shows all")
+        raise UsageError("which session?", hint="`akashic session list` shows all; give the name of one")
     from akashic_cli.client import connect
     from akashic_daemon.protocol.native import SessionList
 

@@ -106,7 +106,7 @@ def test_nothing_is_waited_for_while_an_answer_runs_or_a_connection_rests(home: 
         yield finished("", 0)
 
     def timers() -> list[object]:
-        found = [one._timer for one in gc.get_objects() if isinstance(one, Connection) and one.transport is not None]
+        found = [one._timer for one in gc.get_objects() if type(one) is Connection and one.transport is not None]
         return [timer for timer in found if timer is not None]
 
     async def check(connect: Callable[[], Awaitable[Wire]]) -> None:

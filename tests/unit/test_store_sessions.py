@@ -314,7 +314,7 @@ def test_sampled_ids_stay_while_a_message_beside_says_the_same(store: SessionSto
     store.append("a", user("q"))
     store.fork("a", "b", None)
     parent = answer(store, "a", "same", [1])
-    store.append("b", [Message(Role.ASSISTANT, "same", thinking="but thought over")])
+    store.append("b", [Message(Role.ASSISTANT, "same", name="somebody else")])
     store.remove("a")
     assert store.recall_sampled(parent, "same") == [1]
     store.remove("b")

@@ -44,6 +44,8 @@ class LineFeed:
     def __init__(self, format_name: str) -> None:
         self.format = format_name
         self._reader = None if format_name == TEXT else READERS[format_name]()
+        self._given: list[tuple[int, int]] = []
+        """Of messages that were handed out: the first line, and the last one that may belong to it."""
 
     def feed(self, number: int, raw: bytes) -> Iterator[Item]:
         """Take a line; `number` counts from 1."""
@@ -60,17 +62,30 @@ class LineFeed:
             yield Problem(f"broken JSON: {error}"[:200], number)
             return
         for item in fed(self._reader, Record(number - 1, number, value)):
+            if item.line is not None and item.line < number - 1:
+                self._given.append((item.line, number - 1))
             yield storable_item(item) if isinstance(item, Imported) else item
 
     def held_from(self) -> int | None:
-        """Return the first line of what is held back; None when nothing is."""
+        """Return the line from which all that is held back is read again; None when nothing is held.
+
+        A message that was handed out is read again in whole then or not at all: a part of it would be another message.
+        """
         if self._reader is None:
             return None
         held = [item.line for item in copy.deepcopy(self._reader).finish() if item.line is not None]
-        return min(held, default=None)
+        start = min(held, default=None)
+        if start is None:
+            self._given.clear()
+            return None
+        while (first := min((f for f, last in self._given if f < start <= last), default=None)) is not None:
+            start = first
+        self._given = [span for span in self._given if span[1] >= start]
+        return start
 
     def settle(self) -> list[Item]:
         """Hand out what is held back, as whole as it is; what follows begins anew."""
         if self._reader is None:
             return []
+        self._given.clear()
         return [storable_item(item) if isinstance(item, Imported) else item for item in self._reader.finish()]
