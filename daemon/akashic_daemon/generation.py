@@ -29,7 +29,7 @@ from akashic_daemon.model_service import ModelService
 from akashic_daemon.program.layout import preamble
 from akashic_daemon.program.path import Path
 from akashic_daemon.program.route import Route
-from akashic_daemon.program.wire import Asked, from_request
+from akashic_daemon.program.wire import Asked
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import ExplainedSegment, Explanation
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput
@@ -136,7 +136,7 @@ class Generation:
             window = engine.model.window_tokens
             program = await self._sessions.program(request.session)
             default = self._config.cache.policy if window_start is None else self._config.chat.policy
-            asked = self._asked(request, request.session, program, default)
+            asked = self._sessions.asked(request, request.session, program, default)
             prompt = await asyncio.to_thread(self._prompt, engine, request, asked, window_start)
             first = prompt.first_message if prompt.left_out_messages else 0
             return Room(window, len(prompt.tokens), first)
@@ -175,7 +175,7 @@ class Generation:
         session = request.session or await self._book.find(request.messages)
         await self._book.load_sampled(request.messages)
         program = await self._sessions.program(session)
-        asked = self._asked(request, session, program, default_policy)
+        asked = self._sessions.asked(request, session, program, default_policy)
         known = self.traces.of_session(session, engine.model.fingerprint)
         tools, reordered = _tools_as_before(request, known, self._drops_edits(request, program))
         messages = request.messages
@@ -206,25 +206,6 @@ class Generation:
     def _drops_edits(self, request: GenerationInput, program: SessionProgram | None) -> bool:
         own = program.edit_reuse if program is not None else None
         return (request.edit_reuse or own or self._config.cache.edit_reuse) == "drop"
-
-    def _asked(
-        self, request: GenerationInput, session: str | None, program: SessionProgram | None, default_policy: str
-    ) -> Asked:
-        assert request.messages is not None
-        stored = program.policy if program is not None else None
-        policy = request.policy or (None if request.drop_rule else stored or default_policy)
-        asked = from_request(
-            message_count=len(request.messages),
-            cache_ops=request.cache_ops,
-            policy=policy,
-            drop_message=request.drop_message,
-            reposition=request.reposition,
-            drop_rule=request.drop_rule,
-            find=self._sessions.find_policy,
-        )
-        own = program.ops if program is not None else ()
-        placed = self._book.with_places(session, asked.ops)
-        return Asked((*own, *placed), asked.policy, asked.notes)
 
     def _prompt(self, engine: Engine, request: GenerationInput, asked: Asked, window_start: int | None) -> Prompt:
         assert request.messages is not None

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.program.policy import Policy, load
+from akashic_daemon.program.wire import Asked, from_request
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import Explanation
+from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.session_book import SessionBook
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
@@ -41,6 +43,25 @@ class SessionService:
             return await self._thread.run(lambda: self._programs.get(session))
         except NotFound:
             return None
+
+    def asked(
+        self, request: GenerationInput, session: str | None, program: SessionProgram | None, default_policy: str
+    ) -> Asked:
+        """Return what a request asks of its context: its session's operations first, then its own, and one policy."""
+        assert request.messages is not None
+        stored = program.policy if program is not None else None
+        policy = request.policy or (None if request.drop_rule else stored or default_policy)
+        asked = from_request(
+            message_count=len(request.messages),
+            cache_ops=request.cache_ops,
+            policy=policy,
+            drop_message=request.drop_message,
+            reposition=request.reposition,
+            drop_rule=request.drop_rule,
+            find=self.find_policy,
+        )
+        own = program.ops if program is not None else ()
+        return Asked((*own, *self.book.with_places(session, asked.ops)), asked.policy, asked.notes)
 
     async def add_explanation(self, session: str, explanation: Explanation) -> None:
         """Keep why a session's newest turn reused what it did."""

@@ -19,8 +19,10 @@ from akashic_daemon.schedule.events import Finished, GenerationInput, Started, T
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from fake_service import answer, ask, assistant, user
+from memory_service import FACTS, fill
 from remote_server import URL, Answer, Upstream, streams, text_piece, unreachable, usage_piece
 
+PARROT = "What does the parrot eat?"
 Check = Callable[[Service], Awaitable[None]]
 
 
@@ -245,6 +247,60 @@ def test_what_needs_the_cache_here_is_refused_by_name(home: Path) -> None:
         assert (await service.get_model("far")).why_not.keys() == {"drop", "repos"}
 
     on_remote(home, Upstream([says("a")]), check)
+
+
+def test_a_continued_answer_is_one_message_and_what_continues_it_is_no_miss(home: Path) -> None:
+    upstream = Upstream([says(" and rest", prompt=20), says("ok", prompt=40, cached=21)])
+
+    async def check(service: Service) -> None:
+        begun = ask(user("go on"), assistant("the first"), session="s", continue_final=True)
+        assert (await answer(service, begun)).text == " and rest"
+        history = await service.sessions.export_session("s")
+        assert [m.content for m in history] == ["go on", "the first and rest"]
+        assert (await answer(service, ask(*history, user("more"), session="s"))).reuse.miss is None
+
+    on_remote(home, upstream, check)
+    assert upstream.bodies()[0]["continue_final_message"] is True
+
+
+def test_where_the_prompt_begins_is_kept_as_a_place_in_the_whole_history(home: Path) -> None:
+    upstream = Upstream([says("a", prompt=100)])
+    turns = [m for i in range(40) for m in (user(f"{i} " * 40), assistant(f"re {i} " * 20))]
+
+    async def check(service: Service) -> None:
+        await service.sessions.book.record("s", turns, None, [], origin="import")
+        operations = ({"op": "drop", "messages": list(range(10, 20)), "at": 40},)
+        request = ask(*turns, user("now?"), session="s", cache_ops=operations)
+        model = await service.models.resolve(None)
+        async with aclosing(service._remote.generate(model, request, window_start=0)) as events:
+            _ = [event async for event in events]
+        start = await service.sessions.window_start("s")
+        assert upstream.bodies()[0]["messages"][0]["content"] == turns[start].content
+
+    on_remote(home, upstream, check, window_tokens=1000)
+
+
+def test_a_server_that_counts_nothing_is_told_of(home: Path) -> None:
+    async def check(service: Service) -> None:
+        done = await answer(service, ask(user("hi")))
+        assert any("its tokens are estimates" in note for note in done.reuse.notes)
+
+    on_remote(home, Upstream([streams([text_piece("a", finish_reason="stop")])]), check)
+
+
+def test_memory_stands_before_the_question_for_a_remote_model_too(home: Path) -> None:
+    upstream = Upstream([says("mangoes", prompt=60), says("yes", prompt=90, cached=60)])
+
+    async def check(service: Service) -> None:
+        await fill(service)
+        await answer(service, ask(user(PARROT), memory=True))
+        await answer(service, ask(user(PARROT), assistant("mangoes"), user("Sure?"), memory=True))
+
+    on_remote(home, upstream, check)
+    first, second = (body["messages"] for body in upstream.bodies())
+    assert FACTS[0] in first[0]["content"]
+    assert first[-1]["content"] == PARROT
+    assert second[: len(first)] == first
 
 
 def test_a_server_of_several_models_must_be_asked_for_one(home: Path) -> None:

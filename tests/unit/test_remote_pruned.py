@@ -50,6 +50,14 @@ def test_a_call_that_was_dropped_takes_its_result_along() -> None:
     assert any("2 messages left out" in note for note in pruned.notes)
 
 
+def test_a_result_that_never_had_a_call_stays() -> None:
+    orphan = Message(Role.TOOL, "from before", tool_call_id="lost")
+    messages = [history(1)[0], orphan, *history(1)[1:]]
+    pruned = prune(messages, asked({"op": "drop", "messages": [3]}), tokens_of, window_tokens=0)
+    assert pruned.messages == (*messages[:3], messages[-1])
+    assert list(pruned.numbers) == [0, 1, 2, 5]
+
+
 def test_a_message_is_replaced_where_it_stands() -> None:
     messages = history(2)
     pruned = prune(messages, asked({"op": "replace", "message": 3, "content": "short"}), tokens_of, window_tokens=0)

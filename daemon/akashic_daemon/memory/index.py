@@ -30,7 +30,6 @@ class NamespaceIndex:
 
     def __init__(self, dimensions: int) -> None:
         self.postings = Postings()
-        self._dimensions = dimensions
         self._size = 0
         self._columns: dict[str, NDArray[Any]] = {
             "turn_ids": np.empty(0, np.int64),

@@ -313,7 +313,6 @@ class _Walk:
     """A path being continued, with owners and active cache."""
 
     def __init__(self, base: Path, owners: array[int], state: ActiveCache) -> None:
-        self._base = base
         self._tokens = base.tokens[:]
         self._ops = list(base.ops)
         self.owners = owners

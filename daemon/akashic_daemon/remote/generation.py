@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from akashic_daemon import request_ids
+from akashic_daemon.answer_record import checked_continuation
 from akashic_daemon.context_planner import Room
 from akashic_daemon.engine.host import KnownModel
 from akashic_daemon.errors import BadRequest, NotFound, Unsupported
-from akashic_daemon.program.wire import Asked, from_request
 from akashic_daemon.protocol.context import ExplainedSegment, Explanation
 from akashic_daemon.protocol.native import Miss, Reuse, SessionActivity, Timing
 from akashic_daemon.remote.client import Limits, RemoteClient
@@ -36,6 +37,7 @@ _LABEL_CHARS = 60
 _PLENTY = 1 << 20
 _KEPT_SESSIONS = 4096
 _ESTIMATED = "tokens of messages are estimates; the sums are the server's"
+_UNCOUNTED = "the server doesn't say what the answer took; its tokens are estimates"
 _SILENT = "the server doesn't say what it reused"
 
 
@@ -114,7 +116,6 @@ class RemoteGeneration:
         self._limits = limits
         self._make_client = client
         self._servers: dict[Endpoint, _Server] = {}
-        self._ids = itertools.count(1)
         self._before: dict[str, _Before] = {}
         """What each session sent last, and was answered."""
         self._running: dict[str, tuple[_Turn, AnswerReader]] = {}
@@ -140,7 +141,7 @@ class RemoteGeneration:
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it there. window_start: of a session whose history may be longer."""
         server = await self._server(model)
-        turn = await self._plan(server, model, request, window_start)
+        turn = await self._plan(server, request, window_start)
         async with aclosing(self._run(server, model, turn)) as events:
             async for event in events:
                 yield event
@@ -201,15 +202,13 @@ class RemoteGeneration:
             server.model = names[0]
         return server
 
-    async def _plan(
-        self, server: _Server, model: KnownModel, request: GenerationInput, window_start: int | None
-    ) -> _Turn:
-        name = f"remote-{os.getpid()}-{next(self._ids)}"
+    async def _plan(self, server: _Server, request: GenerationInput, window_start: int | None) -> _Turn:
+        name = request_ids.next_id()
         if request.messages is None:
-            return _Turn(name, None, request, Pruned(()), round(len(request.text or "") / server.bytes_per_token))
+            return _Turn(name, None, request, Pruned.whole(()), round(len(request.text or "") / server.bytes_per_token))
         if not request.messages:
             raise BadRequest("messages is empty", hint="send at least one message")
-        request = replace(request, messages=await self._book.as_said(request.messages))
+        request = checked_continuation(replace(request, messages=await self._book.as_said(request.messages)))
         assert request.messages is not None
         session = request.session or await self._book.find(request.messages) or self._book.new_name()
         pruned = await self._pruned(server, session, request)
@@ -223,16 +222,9 @@ class RemoteGeneration:
         assert request.messages is not None
         endpoint = server.client.endpoint
         if endpoint.passes_ops:
-            return Pruned(request.messages, notes=_passed_note(request))
+            return Pruned.whole(request.messages, _passed_note(request))
         program = await self._sessions.program(session)
-        stored = program.policy if program is not None else None
-        asked = from_request(
-            message_count=len(request.messages), cache_ops=request.cache_ops,
-            policy=request.policy or (None if request.drop_rule else stored), drop_message=request.drop_message,
-            reposition=request.reposition, drop_rule=request.drop_rule, find=self._sessions.find_policy,
-        )  # fmt: skip
-        own = program.ops if program is not None else ()
-        asked = Asked((*own, *self._book.with_places(session, asked.ops)), asked.policy, asked.notes)
+        asked = self._sessions.asked(request, session, program, "none")
         self._book.remember_places(session, asked.ops, request.messages)
         since = program.policy_since if program is not None and program.policy else 0
         return await asyncio.to_thread(
@@ -241,12 +233,13 @@ class RemoteGeneration:
 
     async def _fit(self, server: _Server, turn: _Turn, window_start: int) -> None:
         """Leave out the oldest messages that the window has no room for."""
-        messages = turn.pruned.messages
-        head, first = server.shown_from(messages, window_start, turn.request.max_tokens)
-        if first > max(head, min(window_start, len(messages) - 1)):
+        messages, numbers = turn.pruned.messages, turn.pruned.numbers
+        start = bisect_left(numbers, window_start)
+        head, first = server.shown_from(messages, start, turn.request.max_tokens)
+        if first > max(head, min(start, len(messages) - 1)):
             turn.window_moved = True
             if turn.session is not None:
-                await self._sessions.set_window_start(turn.session, first)
+                await self._sessions.set_window_start(turn.session, numbers[first])
         left = messages[head:first]
         turn.left_out, turn.left_out_tokens = len(left), sum(map(server.tokens_of, left))
         turn.pruned = replace(turn.pruned, messages=(*messages[:head], *messages[first:]))
@@ -302,7 +295,9 @@ class RemoteGeneration:
     def _reuse(self, turn: _Turn, reader: AnswerReader) -> Reuse:
         prompt = reader.prompt_tokens or turn.prompt_tokens
         reused = min(reader.cached_tokens or 0, prompt)
-        said = [] if reader.cached_tokens is not None or not reader.prompt_tokens else [_SILENT]
+        said = [_SILENT] if reader.prompt_tokens and reader.cached_tokens is None else []
+        if reader.is_over and not reader.prompt_tokens:
+            said.append(_UNCOUNTED)
         return Reuse(
             session=turn.session, reused_tokens=reused, reused_by_tier={"remote": reused} if reused else {},
             computed_tokens=prompt - reused, dropped_tokens=turn.pruned.dropped_tokens,
@@ -342,16 +337,19 @@ class RemoteGeneration:
         messages, session = turn.request.messages, turn.session
         if session is None or messages is None:
             return
-        answer = None
-        if reader.text or reader.tool_calls:
+        answer, text, thinking = None, reader.text, reader.thinking or None
+        if turn.request.continue_final:
+            last, messages = messages[-1], messages[:-1]
+            text, thinking = last.content + text, last.thinking
+        if text or reader.tool_calls:
             answer = Message(
-                Role.ASSISTANT, reader.text, thinking=reader.thinking or None, tool_calls=reader.tool_calls,
-                event_time_s=time.time(),
+                Role.ASSISTANT, text, thinking=thinking, tool_calls=reader.tool_calls, event_time_s=time.time()
             )  # fmt: skip
         await self._book.record(session, messages, answer, [], origin="api")
         if finished is None:
             return
-        sent = [*turn.pruned.messages, *([answer] if answer is not None else [])]
+        begun = turn.pruned.messages[:-1] if turn.request.continue_final else turn.pruned.messages
+        sent = [*begun, *([answer] if answer is not None else [])]
         self._before.pop(session, None)
         self._before[session] = _Before(tuple(chain_all(sent)), finished.prompt_tokens, finished.completion_tokens)
         if len(self._before) > _KEPT_SESSIONS:

@@ -17,7 +17,7 @@ from akashic_daemon.program.layout import Layout
 from akashic_daemon.program.message_ops import DropTokens, ReposAt
 from akashic_daemon.program.weave import compile_ops
 from akashic_daemon.program.wire import Asked
-from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.prompt import Prompt
 
 _ENDLESS = 1 << 30
@@ -29,11 +29,20 @@ TokensOf = Callable[[Message], int]
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The history as it is to be sent. dropped_tokens: an estimate. notes: what was done, for people."""
+    """The history as it is to be sent.
+
+    numbers: where each message stands in the whole history. dropped_tokens: an estimate. notes: what was done, for people.
+    """
 
     messages: tuple[Message, ...]
+    numbers: Sequence[int]
     dropped_tokens: int = 0
     notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def whole(messages: Sequence[Message], notes: tuple[str, ...] = ()) -> Pruned:
+        """Return a history of which nothing is gone."""
+        return Pruned(tuple(messages), range(len(messages)), notes=notes)
 
 
 def prune(
@@ -46,7 +55,7 @@ def prune(
     """
     policy = asked.policy if asked.policy is not None and asked.policy.rules else None
     if not asked.ops and policy is None:
-        return Pruned(tuple(messages), notes=asked.notes)
+        return Pruned.whole(messages, asked.notes)
     notes = list(asked.notes)
     if policy is not None and policy.parameters and not window_tokens:
         notes.append(f"policy {policy}: the server's window isn't known, so what is a part of it never comes about")
@@ -82,17 +91,17 @@ def prune(
         notes.append(f"cache operations were applied to the text, whose cache the server can't edit: {done}")
     if any(isinstance(op, ReposAt) for op in asked.ops):
         notes.append("repos does nothing on this server: text is always numbered from 0")
-    return Pruned(tuple(sent), compiled.dropped_tokens, tuple(notes))
+    return Pruned(tuple(sent.values()), tuple(sent), compiled.dropped_tokens, tuple(notes))
 
 
-def _paired(messages: Sequence[Message], kept: Mapping[int, Message]) -> list[Message]:
-    """Return what is kept with every call answered and every answer called for: servers refuse anything else."""
+def _paired(messages: Sequence[Message], kept: Mapping[int, Message]) -> dict[int, Message]:
+    """Return what is kept, with each kept call answered and no answer whose call is gone: servers refuse both."""
     called = {call.id for m in kept.values() for call in m.tool_calls}
-    out = []
+    gone = {call.id for m in messages for call in m.tool_calls} - called
+    out: dict[int, Message] = {}
     for index, message in enumerate(messages):
-        if message.role is Role.TOOL and message.tool_call_id is not None:
-            if message.tool_call_id in called:
-                out.append(kept.get(index) or replace(message, content=_REMOVED))
-        elif index in kept:
-            out.append(kept[index])
+        if message.tool_call_id in called:
+            out[index] = kept.get(index) or replace(message, content=_REMOVED)
+        elif index in kept and message.tool_call_id not in gone:
+            out[index] = kept[index]
     return out

@@ -34,6 +34,8 @@ class AnswerReader:
         self._thinking_tokens = 0
         self.finish_reason: FinishReason = "stop"
         self.notes: list[str] = []
+        self.is_over = False
+        """Whether the server has ended the answer."""
 
     @property
     def text(self) -> str:
@@ -97,6 +99,7 @@ class AnswerReader:
         return ToolCallDelta(index, arguments)
 
     def _ended(self, reason: str) -> None:
+        self.is_over = True
         self.finish_reason = _REASONS.get(reason, "stop")
         if reason not in _REASONS:
             self.notes.append(f"the server ended the answer: {reason}")

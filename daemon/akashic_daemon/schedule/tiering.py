@@ -106,7 +106,6 @@ class Tiering:
         self._promoter: Promoter | None = None
         self._hints: dict[str, _Hint] = {}
         self._warming: Promotion | None = None
-        self._step_s = 0.0
         self._left_s = 0.0
         """What is left of this step's slice."""
         self._no_room_until_s = 0.0
@@ -284,7 +283,6 @@ class Tiering:
 
         is_crowded: requests wait for a place or for their KV, so that a hinted session has to wait.
         """
-        self._step_s = step_s
         self._left_s = max(_LEAST_SLICE_S, _BUSY_SHARE * step_s)
         if self._exporter is not None and self._exporter.waiting:
             with self._of_slice():
