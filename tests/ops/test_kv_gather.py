@@ -59,6 +59,18 @@ def test_what_is_scattered_comes_back_the_same_with_any_number_of_programs(
     assert torch.equal(pages, kept)
 
 
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+def test_a_negative_source_leaves_its_piece_out(backend: Any, device: str) -> None:
+    host = _host(_pool(9, (2049, 4), torch.bfloat16, "cpu", 7), device)
+    pages = _pool(4, (2049, 4), torch.bfloat16, device, 8)
+    before = pages.cpu().clone()
+    host_index = torch.tensor([-1, 5, -1], device=device)
+    kv_gather(host, host_index, pages, torch.tensor([0, 2, 3], device=device), backend=backend)
+    got = pages.cpu()
+    assert torch.equal(got[2], host[5])
+    assert torch.equal(got[[0, 1, 3]], before[[0, 1, 3]])
+
+
 def test_no_pieces_are_no_work(device: str) -> None:
     pages = _pool(2, (8,), torch.float32, device, 5)
     before = pages.clone()

@@ -28,7 +28,8 @@ def kv_gather(
     """Let pages[page_index[i]] be host[host_index[i]] for each i, asynchronously; `page_index` names no piece twice.
 
     `host` [pieces, ...] is pinned and must stay so until the stream has passed; `pages` [pieces, ...] has pieces of the
-    same shape and type. Indices lie beside the pages and are not checked: an index outside its pool is memory's ruin.
+    same shape and type. Indices lie beside the pages and are not checked: an index outside its pool is memory's ruin. A
+    negative source index leaves its piece out, so that a list of fixed length serves a graph.
     `programs` bounds the share of the GPU that the move takes.
     """
     words = check_pieces("kv_gather", host, host_index, pages, page_index, programs)
