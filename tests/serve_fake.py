@@ -1,7 +1,7 @@
 """Run the daemon of `AKASHIC_HOME` on the fake engine.
 
 `python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged] [--cells N] [--window N]
-[--end-every N] [--set KEY=VALUE ...] [--check-end [--leak-limit S]]`; a wedged one never stops by itself, a checked one only when all is given back.
+[--end-every N] [--long-steps N] [--set KEY=VALUE ...] [--check-end [--leak-limit S]]`; a wedged one never stops by itself, a checked one only when all is given back. With long steps, one of at least N tokens lasts until it is interrupted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from akashic_daemon.paths import find_paths
 from akashic_daemon.service import Service
 from fake_service import NEVER
 from leaks import assert_all_is_given_back
+from long_steps import LongStepsEngine
 
 
 class WedgedService(Service):
@@ -55,13 +56,15 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=1 << 20)
     parser.add_argument("--window", type=int, default=1 << 18)
     parser.add_argument("--end-every", type=int, default=NEVER)
+    parser.add_argument("--long-steps", type=int, default=NEVER)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--check-end", action="store_true")
     parser.add_argument("--leak-limit", type=float, default=CheckedService.limit_s)
     options = parser.parse_args()
 
     def make_engine(_name: str, _path: Path) -> FakeEngine:
-        return FakeEngine(kv_cells=options.cells, window_tokens=options.window, end_every=options.end_every)
+        sizes = {"kv_cells": options.cells, "window_tokens": options.window, "end_every": options.end_every}
+        return FakeEngine(**sizes) if options.long_steps == NEVER else LongStepsEngine(options.long_steps, **sizes)
 
     flags = {
         "model.default": "fake", "serve.host": options.host, "serve.port": options.port,

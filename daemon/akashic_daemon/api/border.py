@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akashic_daemon import request_ids
-from akashic_daemon.errors import AkashicError, Forbidden, Overloaded, PromptTooLong, Unauthorized
+from akashic_daemon.errors import AkashicError, Cancelled, Forbidden, Overloaded, PromptTooLong, Unauthorized
 
 logger = logging.getLogger("akashic.http")
 _ANTHROPIC_KINDS = {
@@ -151,6 +152,12 @@ class Border:
             if not self._came_by_socket(scope):
                 self._check(scope)
             await self._app(scope, rest.receive, watched)
+        except asyncio.CancelledError:
+            # The daemon ends; without an answer of ours uvicorn would say 500. The rest of the body is not waited for.
+            if started:
+                raise
+            error = Cancelled("the daemon is stopping", hint="send the request again")
+            await error_response(path, error)(scope, receive, send)
         except ClientDisconnect:
             logger.info("%s %s: the client left before its request was complete", scope["method"], path)
         except AkashicError as error:

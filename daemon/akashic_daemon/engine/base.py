@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +143,14 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Free what it holds. Calling it twice does nothing."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """An engine whose steps may take long, and can be ended in the middle."""
+
+    def interrupt(self) -> None:
+        """Let the running `decode`, or else the next one, raise EngineError early, with no cell added. Any thread."""
 
 
 class Engine(Protocol):

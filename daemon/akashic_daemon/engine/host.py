@@ -182,6 +182,7 @@ class ModelHost:
                     await self._load(model)
                 engine = self._loop.engine
                 if engine is None:
+                    self._loop.check_open()
                     raise EngineError(f"the model {model.name} is not loaded", hint="see `akashic daemon logs`")
                 self._users += 1
                 return engine

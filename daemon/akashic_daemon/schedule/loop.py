@@ -21,7 +21,7 @@ from typing import TypeVar
 from akashic_daemon.cache.compaction import Holes
 from akashic_daemon.cache.index import NoRoom, NoSequence, RadixIndex
 from akashic_daemon.config import ScheduleSection
-from akashic_daemon.engine.base import BatchItem, Engine
+from akashic_daemon.engine.base import BatchItem, Engine, Interruptible
 from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
 from akashic_daemon.program.path import Path
 from akashic_daemon.protocol.native import EngineStatus, SessionActivity
@@ -29,6 +29,7 @@ from akashic_daemon.schedule.admission import Admission
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
 from akashic_daemon.schedule.fair_queue import WEIGHTS
+from akashic_daemon.schedule.inbox import Inbox, stopping
 from akashic_daemon.schedule.prefill_budget import PrefillBudget
 from akashic_daemon.schedule.report import activity, fill_status, log_end
 from akashic_daemon.schedule.request import Request, State
@@ -57,7 +58,7 @@ class StepLoop:
     ) -> None:
         self._settings = settings
         self._counters = counters
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._running: list[Request] = []
         self._engine: Engine | None = None
         self._index: RadixIndex | None = None
@@ -69,6 +70,8 @@ class StepLoop:
         self._last_step_s = 0.0
         self._step_number = 0
         self._stopping = False
+        self._interrupted = False
+        """Whether the running step was told to end early."""
         self._thread = threading.Thread(target=self._run, name="akashic-engine", daemon=True)
 
     # -- called from any thread --------------------------------------------------------------------------------
@@ -78,8 +81,12 @@ class StepLoop:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Cancel everything, free the engine and end the thread. False when it didn't end in time."""
+        """Cancel everything, free the engine and end the thread. False when it didn't end in time.
+
+        A step that is computed is cut short where the engine can do that: a busy machine may take half a minute for one.
+        """
         self._inbox.put(None)
+        self._interrupt()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -91,6 +98,7 @@ class StepLoop:
 
         def work() -> None:
             try:
+                self._inbox.check_open()
                 result: T | BaseException = function()
             except AkashicError as error:
                 result = error
@@ -99,15 +107,36 @@ class StepLoop:
                 result = error
             done(result)
 
-        self._inbox.put(work)
+        self._inbox.hand_over(work)
 
     def submit(self, request: Request) -> None:
         """Queue a request; refusals arrive through its `emit`."""
-        self._inbox.put(lambda: self._admission.enqueue(request))
+
+        def work() -> None:
+            try:
+                self._inbox.check_open()
+            except Cancelled as error:
+                request.emit(error)
+            else:
+                self._admission.enqueue(request)
+
+        self._inbox.hand_over(work)
+
+    def check_open(self) -> None:
+        """Raise Cancelled when the thread has ended."""
+        self._inbox.check_open()
 
     def cancel(self, request_id: RequestId) -> None:
-        """Stop a request within one step; what it computed stays in the cache."""
+        """Stop a request within one step, at once if it computes alone; what it computed stays in the cache."""
         self._inbox.put(lambda: self._mark_cancelled(request_id))
+        if [request.id for request in tuple(self._running)] == [request_id]:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        engine = self._engine
+        if isinstance(engine, Interruptible):
+            self._interrupted = True
+            engine.interrupt()
 
     @property
     def engine(self) -> Engine | None:
@@ -167,10 +196,11 @@ class StepLoop:
         for request in list(self._running):
             self._finish(request, "cancelled")
         for request in list(self._admission.waiting):
-            self._end_badly(request, Cancelled("the daemon is stopping", hint="send the request again"))
+            self._end_badly(request, stopping())
         self._running.clear()
         self._admission.waiting.clear()
         self.set_engine(None)
+        self._inbox.close()
 
     def _guarded_step(self) -> None:
         """Step; a bug of ours ends the requests with an error instead of leaving them to hang on a dead thread.
@@ -204,7 +234,7 @@ class StepLoop:
         while True:
             pause_s = self.tiering.idle_work()
             try:
-                return self._inbox.get_nowait() if pause_s == 0 else self._inbox.get(timeout=pause_s)
+                return self._inbox.get_nowait() if pause_s == 0 else self._inbox.get(pause_s)
             except queue.Empty:
                 continue
 
@@ -243,7 +273,10 @@ class StepLoop:
             assert self._engine is not None
             self._engine.decode(items)
         except EngineError as error:
-            self._survive(error, [r for r, _ in plan])
+            if self._interrupted:
+                self._interrupted = False  # nothing was added: whoever goes on is planned again
+            else:
+                self._survive(error, [r for r, _ in plan])
             return
         now_s = time.monotonic()
         self._last_step_s = now_s - started_s
@@ -282,7 +315,7 @@ class StepLoop:
         """With nothing to compute until the disk has read something, sleep until it has."""
         if self._is_reloading():
             try:
-                work = self._inbox.get(timeout=_RELOAD_PAUSE_S)
+                work = self._inbox.get(_RELOAD_PAUSE_S)
             except queue.Empty:
                 return
             if work is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from akashic_daemon.errors import AkashicError, NotFound
+from akashic_daemon.errors import AkashicError, Cancelled, NotFound
 
 logger = logging.getLogger("akashic.store")
 T = TypeVar("T")
@@ -23,13 +23,16 @@ class StoreThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="akashic-store")
+        self._closed = False
         self._later: OrderedDict[str, Callable[[], bool]] = OrderedDict()
         self._writing: asyncio.Task[None] | None = None
         self.problem: str | None = None
         """Why the newest of the work that nobody waits for could not be done."""
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Run `function` on the store thread and return or raise what it does."""
+        """Run `function` on the store thread and return or raise what it does; Cancelled once it is closed."""
+        if self._closed:
+            raise Cancelled("the daemon is stopping", hint="send the request again")
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     def later(self, session: str, function: Callable[[], bool]) -> None:
@@ -49,6 +52,7 @@ class StoreThread:
 
     def close(self) -> None:
         """Wait for what was given and end the thread."""
+        self._closed = True
         self._executor.shutdown(wait=True)
 
     async def _write(self) -> None:

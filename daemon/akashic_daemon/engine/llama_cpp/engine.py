@@ -32,6 +32,7 @@ from akashic_daemon.engine.llama_cpp import library
 from akashic_daemon.engine.llama_cpp.batch import NumpyBatch
 from akashic_daemon.engine.llama_cpp.blob import ByteArray, KvShape, kv_shape_of
 from akashic_daemon.engine.llama_cpp.cells import SPARE_CELLS, CellMover, LlamaCells
+from akashic_daemon.engine.llama_cpp.interrupt import Interrupt
 from akashic_daemon.engine.llama_cpp.packed import CellPacker, PackedForm
 from akashic_daemon.engine.llama_cpp.rope import other_ropes, picked_factors, rope_of
 from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
@@ -113,6 +114,7 @@ class LlamaCppEngine:
         self._cells, shape = self._make_mover()
         self._packer = self._make_packer(shape)
         self._capabilities = self._find_capabilities()
+        self._interrupt = Interrupt(self._context)
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -135,9 +137,13 @@ class LlamaCppEngine:
 
     def _kv_bytes_per_token(self) -> int:
         layers = llama_cpp.llama_model_n_layer(self._model)
-        heads = max(1, llama_cpp.llama_model_n_head(self._model))
-        width = llama_cpp.llama_model_n_embd(self._model) // heads * llama_cpp.llama_model_n_head_kv(self._model)
-        return int(2 * layers * width * _KV_BITS[self._options.kv_type] / 8)
+        head_width = llama_cpp.llama_model_n_embd(self._model) // max(1, llama_cpp.llama_model_n_head(self._model))
+        metadata = dict(self._metadata())
+        attention = f"{metadata.get('general.architecture')}.attention"
+        # Qwen3's and Gemma's heads aren't a share of the width: the file says how wide their K and V are.
+        widths = sum(int(metadata.get(f"{attention}.{what}_length", head_width)) for what in ("key", "value"))
+        width = widths * llama_cpp.llama_model_n_head_kv(self._model)
+        return int(layers * width * _KV_BITS[self._options.kv_type] / 8)
 
     def _size_cache(self) -> tuple[int, int]:
         trained = llama_cpp.llama_model_n_ctx_train(self._model)
@@ -349,6 +355,7 @@ class LlamaCppEngine:
             self._bridge_gaps(batch)
             code = llama_cpp.llama_decode(self._context, self._batch.native)
             if code != 0:
+                self._interrupt.clear_if(code)
                 for item in batch:
                     self._remove(item.sequence, item.start, -1)
         finally:
@@ -358,6 +365,10 @@ class LlamaCppEngine:
         if code != 0:
             reason = {1: "no KV cell is free", 2: "it was aborted"}.get(code, f"llama_decode returned {code}")
             raise EngineError(f"computing {self._batch.native.n_tokens} tokens: {reason}; {library.last_errors()}")
+
+    def interrupt(self) -> None:
+        """See `Interruptible`."""
+        self._interrupt.set()
 
     def _bridge_gaps(self, batch: Sequence[BatchItem]) -> None:
         for item in batch:
