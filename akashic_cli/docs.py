@@ -1,4 +1,4 @@
-"""Generates the man pages and the tables of README.md from the command tree and the settings.
+"""Generates the man pages and the tables of README.md from the command tree, the settings, the routes and the errors.
 
 `python -m akashic_cli.docs write` writes them, `check` fails when they are out of date. The result depends on nothing
 but the code: no width of a terminal, no date.
@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from akashic_cli.api_pages import api_pages
 from akashic_cli.command_tree import commands, settings, summary, usage
 from akashic_cli.man_pages import man_pages
 from akashic_daemon.errors import UsageError
@@ -50,7 +51,7 @@ def fill_markers(text: str) -> str:
 
 def generated(root: Path) -> dict[Path, str]:
     """Return every generated file below the project's folder with what it should hold."""
-    files = {root / MAN / place: text for place, text in man_pages().items()}
+    files = {root / MAN / place: text for place, text in {**man_pages(), **api_pages()}.items()}
     readme = root / README
     if readme.exists():
         files[readme] = fill_markers(readme.read_text(encoding="utf-8"))

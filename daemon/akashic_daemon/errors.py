@@ -67,6 +67,7 @@ __all__ = [
     "UpstreamTimeout",
     "UsageError",
     "WrongMethod",
+    "error_kinds",
     "from_wire",
 ]
 
@@ -273,6 +274,11 @@ class StoreUnwritable(StoreError):
 
     code = "store_unwritable"
     http_status = 507
+
+
+def error_kinds() -> list[type[AkashicError]]:
+    """Return every kind of error, the base first."""
+    return list(_tree(AkashicError).values())
 
 
 def _tree(root: type[AkashicError]) -> dict[str, type[AkashicError]]:

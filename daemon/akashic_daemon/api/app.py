@@ -59,6 +59,24 @@ async def _wrong_method(request: Request, _error: Exception) -> Response:
     return response
 
 
+def all_routes() -> list[Route]:
+    """Return every route, in the order in which they are tried."""
+    return [
+        *native.routes(),
+        *context.routes(),
+        *tiers.routes(),
+        *memory.routes(),
+        *memory_watch.routes(),
+        *metrics.routes(),
+        *openapi.routes(),
+        *openai.routes(),
+        *completions.routes(),
+        *anthropic.routes(),
+        *responses.routes(),
+        *embeddings.routes(),
+    ]
+
+
 def create_app(
     service: Service,
     *,
@@ -75,20 +93,7 @@ def create_app(
         activity=activity or Activity(),
     )
     app = Starlette(
-        routes=[
-            *native.routes(),
-            *context.routes(),
-            *tiers.routes(),
-            *memory.routes(),
-            *memory_watch.routes(),
-            *metrics.routes(),
-            *openapi.routes(),
-            *openai.routes(),
-            *completions.routes(),
-            *anthropic.routes(),
-            *responses.routes(),
-            *embeddings.routes(),
-        ],
+        routes=all_routes(),
         middleware=[border],
         exception_handlers={404: _no_route, 405: _wrong_method, AkashicError: _our_error},
     )
