@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers
 
 from akashic_daemon.errors import ModelError
 from akashic_daemon.memory.embedder import pooled, shortened
 from akashic_daemon.memory.static_vectors import StaticVectors, folder, load
+from akashic_daemon.memory.word_tokens import WordTokens, are_words_apart
 
 TABLE = np.random.default_rng(7).standard_normal((50, 8)).astype(np.float16)
 IDS = st.lists(st.lists(st.integers(0, 49), max_size=12).map(lambda ids: np.array(ids, np.int32)), max_size=6)
@@ -27,6 +29,14 @@ def vectors() -> StaticVectors:
     if folder() is None:
         pytest.skip("the package wordllama is not installed")
     return load()
+
+
+@pytest.fixture(scope="module")
+def plain() -> Tokenizer:
+    package = folder()
+    if package is None:
+        pytest.skip("the package wordllama is not installed")
+    return Tokenizer.from_file(str(package / "tokenizers" / "l2_supercat_tokenizer_config.json"))
 
 
 @given(IDS, st.booleans())
@@ -82,6 +92,48 @@ def test_each_text_has_its_own_ids_and_an_empty_one_none(vectors: StaticVectors)
     assert all((i >= 0).all() and (i < vectors.vocabulary_size).all() for i in ids)
     assert all((vectors.token_ids([text])[0] == i).all() for text, i in zip(TEXTS, ids, strict=True))
     assert vectors.pool(ids).shape == (len(TEXTS), vectors.dimensions)
+
+
+SPACED = st.lists(
+    st.sampled_from(
+        ["a", "the", " ", "  ", "\n", "\t", "\u2581", "<s>", "</s>", "<", "é", "漢字", "\U0001f600", "can't", "x1_y"]
+    )
+    | st.text(max_size=3),
+    max_size=12,
+).map("".join)
+
+
+@given(st.lists(SPACED, max_size=4))
+@example(["", " ", "a ", " a", "a  b   c"])
+def test_words_that_are_looked_up_have_the_tokens_that_whole_texts_have(
+    vectors: StaticVectors, plain: Tokenizer, texts: list[str]
+) -> None:
+    theirs = [encoded.ids for encoded in plain.encode_batch_fast(texts, add_special_tokens=False)]
+    assert [ids.tolist() for ids in vectors.token_ids(texts)] == theirs
+
+
+def test_the_packages_tokenizer_cuts_no_token_over_words(plain: Tokenizer) -> None:
+    assert are_words_apart(plain)
+
+
+def test_a_tokenizer_whose_tokens_reach_over_words_is_asked_for_whole_texts() -> None:
+    model = models.BPE(
+        {"\u2581": 0, "a": 1, "a\u2581": 2, "\u2581a\u2581": 3}, [("a", "\u2581"), ("\u2581", "a\u2581")]
+    )
+    reaching = Tokenizer(model)
+    reaching.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    assert not are_words_apart(reaching)
+    assert [ids.tolist() for ids in WordTokens(reaching).ids(["a a", ""])] == [[3, 1], []]
+
+
+def test_words_are_forgotten_when_they_take_too_much(
+    vectors: StaticVectors, plain: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = WordTokens(plain)
+    monkeypatch.setattr("akashic_daemon.memory.word_tokens._MOST_BYTES", 1000)
+    texts = [f"word{number} again" for number in range(50)]
+    assert [words.ids([text])[0].tolist() for text in texts] == [ids.tolist() for ids in vectors.token_ids(texts)]
+    assert len(words._known) < 20
 
 
 @pytest.mark.parametrize("break_it", ["weights", "tokenizers", "cut", "header", "shape"])

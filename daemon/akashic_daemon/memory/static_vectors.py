@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from akashic_daemon.errors import ModelError
 from akashic_daemon.memory.embedder import TokenIds, Vectors, pooled
+from akashic_daemon.memory.word_tokens import WordTokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,7 +37,7 @@ class StaticVectors:
 
     def __init__(self, table: NDArray[np.float16], tokenizer: Tokenizer) -> None:
         self._table = table
-        self._tokenizer = tokenizer
+        self._words = WordTokens(tokenizer)
 
     @property
     def dimensions(self) -> int:
@@ -50,9 +51,8 @@ class StaticVectors:
 
     def token_ids(self, texts: Sequence[str]) -> list[TokenIds]:
         """Return each text's ids, unpadded."""
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         last = self.vocabulary_size - 1
-        return [np.minimum(np.array(e.ids, np.int32), last) for e in encoded]
+        return [ids if not len(ids) or ids.max() <= last else np.minimum(ids, last) for ids in self._words.ids(texts)]
 
     def pool(self, ids: Sequence[TokenIds], weights: NDArray[np.float32] | None = None) -> Vectors:
         """Return a vector of length 1 for each text's ids."""
