@@ -67,6 +67,7 @@ from akashic_daemon.tier_upkeep import TierUpkeep
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.volatile import VolatileLines
+from akashic_daemon.transcript.content import without_lone_surrogates
 from akashic_daemon.turns import sampling_of, turn_event
 from akashic_daemon.types import SystemClock
 
@@ -330,7 +331,8 @@ class Service:
 
     async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         """Run one user turn in a stored session; the session keeps the question and what was generated."""
-        system = request.system if request.system is not None else self._config.chat.system
+        request = request.model_copy(update={"prompt": without_lone_surrogates(request.prompt)})
+        system = without_lone_surrogates(request.system if request.system is not None else self._config.chat.system)
         chat = self._config.chat
         max_tokens = request.max_tokens or chat.max_tokens
         scope = self.chat_memory.scope(request.memory, default=self._config.memory.chat)

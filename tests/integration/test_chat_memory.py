@@ -217,3 +217,14 @@ def test_a_session_that_is_removed_takes_its_mark_with_it(home: Path) -> None:
         assert await service.chat_memory.remember_finished() == 0
 
     on_service(home, check)
+
+
+def test_half_a_surrogate_in_a_question_is_searched_for_and_kept_as_what_it_can_be_written_as(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        await turn(service, "s", f"{PARROT} \ud83d", memory=True, system="be brief \udc00")
+        said = [message.content for message in await service.sessions.export_session("s")]
+        assert any("\ufffd" in text for text in said)
+        assert not any("\ud83d" in text or "\udc00" in text for text in said)
+
+    on_service(home, check)

@@ -51,10 +51,13 @@ class Connection(H11Protocol):
         if self._answers:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()  # an answer has begun, or was the last one
+            return
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.close()  # HEAD was asked for, and takes no reason after the status
 
     @property
     def _answers(self) -> bool:
