@@ -110,6 +110,12 @@ class CacheSection(_Section):
         ge=0,
         description="KV cells held by the engine, shared by all sessions; 0 means four windows, at most a quarter of RAM.",
     )
+    gpu_kv_tokens: int = Field(
+        0,
+        ge=0,
+        description="Torch engine: KV stands in RAM, and the GPU's part of it takes the room of so many tokens; 0: all on the GPU. "
+        "With model.sparse_blocks a new token fetches what lacks, without it everything.",
+    )
     max_sequences: int = Field(
         128, ge=2, le=224, description="Branches that may be resident at once. More costs a little bookkeeping."
     )

@@ -98,13 +98,18 @@ def make_engine(
     pages = -(-cells // options.page_tokens) + spare
     pool = KvPool(shape, pages, options.page_tokens, dtype, device, bounded=sparse_blocks > 0)
     kv = PagedKv(pool, PageTable(pages, options.page_tokens), options.max_sequences)
-    info = ModelInfo(
+    return TorchEngine(
+        options, NoVocabulary(shape.vocabulary_size), Loaded(shape, weights, kv, cells, make_info(shape))
+    )
+
+
+def make_info(shape: Architecture) -> ModelInfo:
+    return ModelInfo(
         name="random", path="", description="", architecture=shape.name, parameters_count=shape.parameters, size_bytes=0,
-        kv_bytes_per_token=shape.kv_bytes_per_token(dtype.itemsize), kv_bytes=0, vocabulary_size=shape.vocabulary_size,
+        kv_bytes_per_token=shape.kv_bytes_per_token(2), kv_bytes=0, vocabulary_size=shape.vocabulary_size,
         trained_window_tokens=shape.window_tokens, window_tokens=shape.window_tokens, chat_template=None, bos="", eos="",
         add_bos=False, fingerprint="random",
     )  # fmt: skip
-    return TorchEngine(options, NoVocabulary(shape.vocabulary_size), Loaded(shape, weights, kv, cells, info))
 
 
 def check(results: dict[str, Any]) -> None:

@@ -105,6 +105,7 @@ def _torch_engine(config: Config, name: str, path: Path, digests: Path | None) -
         max_sequences=config.cache.max_sequences,
         device="cpu" if config.model.gpu_layers == 0 else "auto",
         sparse_blocks=config.model.sparse_blocks,
+        gpu_kv_tokens=config.cache.gpu_kv_tokens,
         threads=config.schedule.threads,
         cores=len(os.sched_getaffinity(0)),
         digests=digests,

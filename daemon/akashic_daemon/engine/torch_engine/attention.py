@@ -14,6 +14,7 @@ import torch
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.pool import KvPool
 from akashic_daemon.engine.torch_engine.step import Step
+from akashic_daemon.engine.torch_engine.views import Longs
 from akashic_kernels.block_select import block_select, make_selection
 from akashic_kernels.block_select.api import Selection
 from akashic_kernels.paged_decode import DecodeWorkspace, make_workspace, paged_decode, paged_decode_selected
@@ -39,9 +40,13 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodePlan:
-    """Tables of a step of single tokens, on the device; the same for every layer."""
+    """Tables of a step of single tokens, on the device; the same for every layer.
+
+    slots: where each row's K and V go; pages: the page that this is, whatever slot stands for it.
+    """
 
     slots: torch.Tensor
+    pages: torch.Tensor
     positions: torch.Tensor
     views: torch.Tensor
     view_start: torch.Tensor
@@ -86,11 +91,20 @@ class PagedAttention:
             )  # fmt: skip
         return make_workspace(batch, self.heads, kv_heads, head_dim, device, splits=splits), selection
 
+    def records(self, step: Step) -> bool:
+        """Tell if a step of single tokens may be a CUDA graph."""
+        return step.single
+
+    def slots(self, step: Step) -> Longs:
+        """Return where the K and V of each row go; call it once a step, before it is computed."""
+        return step.cells
+
     def _decode_plan(self, step: Step) -> DecodePlan:
         counts = [len(s.views) for s in step.segments]
         device = self.pool.device
         return DecodePlan(
-            torch.from_numpy(step.cells.astype(np.int32)).to(device),
+            torch.from_numpy(self.slots(step).astype(np.int32)).to(device),
+            torch.from_numpy((step.cells // self.pool.page_tokens).astype(np.int32)).to(device),
             torch.tensor([s.start for s in step.segments], dtype=torch.int32, device=device),
             torch.from_numpy(np.concatenate([s.views for s in step.segments])).to(device),
             torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)).to(device),
@@ -117,26 +131,30 @@ class PagedAttention:
         q, k, v = qkv if self.pool.scales else (part.to(self.pool.dtype) for part in qkv)
         if isinstance(plan, PrefillPlan) and plan.order is not None:
             k, v = k[plan.order], v[plan.order]
-        k_pages, v_pages = self.pool.k[layer], self.pool.v[layer]
+        return self._attended(layer, (q, k, v), plan).to(qkv[0].dtype)
+
+    def _attended(self, layer: int, qkv: Heads, plan: Plan) -> torch.Tensor:
+        return self._within(layer, qkv, plan, (self.pool.k[layer], self.pool.v[layer]))
+
+    def _within(self, layer: int, qkv: Heads, plan: Plan, pages: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Append to a layer's pages and attend to them."""
         bounds = self.pool.bounds[layer] if self.pool.bounds else None
         scales = self.pool.scales_of(layer)
-        rope_append(k, v, plan.slots, self.pool.rope, k_pages, v_pages, bounds=bounds, **scales)
+        q, k, v = qkv
+        rope_append(k, v, plan.slots, self.pool.rope, *pages, bounds=bounds, **scales)
         if isinstance(plan, PrefillPlan):
-            seen = segment_prefill(q, k_pages, v_pages, plan.segments, **scales)
-        else:
-            seen = self._decode(layer, q, plan)
-        return seen.to(qkv[0].dtype)
+            return segment_prefill(q, *pages, plan.segments, **scales)
+        return self._decode(layer, q, plan, pages)
 
-    def _decode(self, layer: int, q: torch.Tensor, plan: DecodePlan) -> torch.Tensor:
-        k_pages, v_pages, rope = self.pool.k[layer], self.pool.v[layer], self.pool.rope
-        scales = self.pool.scales_of(layer)
+    def _decode(
+        self, layer: int, q: torch.Tensor, plan: DecodePlan, pages: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        k_pages, v_pages = pages
+        rope, scales = self.pool.rope, self.pool.scales_of(layer)
         where = (plan.views, plan.view_start, plan.positions)
         if self.sparse is None or plan.selection is None:
             return paged_decode(q, k_pages, v_pages, *where, rope, workspace=plan.workspace, **scales)
-        chosen = block_select(
-            q, self.pool.bounds[layer], *where, rope, plan.selection, top_k=self.sparse.blocks, sink=self.sparse.sink,
-            recent=self.sparse.recent,
-        )  # fmt: skip
+        chosen = self.select(layer, q, plan, plan.selection, self.sparse)
         return paged_decode_selected(
             q,
             k_pages,
@@ -149,6 +167,13 @@ class PagedAttention:
             after_choice=True,
             **scales,
         )
+
+    def select(self, layer: int, q: torch.Tensor, plan: DecodePlan, selection: Selection, sparse: Sparse) -> Selection:
+        """Choose the views that each KV head reads."""
+        return block_select(
+            q, self.pool.bounds[layer], plan.views, plan.view_start, plan.positions, self.pool.rope, selection,
+            top_k=sparse.blocks, sink=sparse.sink, recent=sparse.recent,
+        )  # fmt: skip
 
 
 def _order_of(

@@ -22,6 +22,7 @@ from akashic_daemon.engine.base import (
     SavedCells,
 )
 from akashic_daemon.engine.threads import LoadFollower
+from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
 from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
@@ -30,6 +31,9 @@ from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
 from akashic_daemon.engine.torch_engine.last_logits import LastLogits
 from akashic_daemon.engine.torch_engine.loading import Loaded, load
 from akashic_daemon.engine.torch_engine.options import TorchOptions
+from akashic_daemon.engine.torch_engine.pool import KvPool
+from akashic_daemon.engine.torch_engine.ram_attention import RamAttention
+from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.engine.torch_engine.sampler import TorchSampler
 from akashic_daemon.engine.torch_engine.step import Step, lay_out
 from akashic_daemon.engine.vocabulary import Vocabulary
@@ -52,7 +56,7 @@ class TorchEngine:
         self._kv: PagedKv = loaded.kv
         self._model = Model(loaded.shape, loaded.weights)
         sparse = Sparse(options.sparse_blocks) if options.sparse_blocks else None
-        self._attention = PagedAttention(loaded.shape, loaded.kv.pool, sparse)
+        self._attention = attention_over(loaded.kv.pool, loaded.shape, sparse)
         self._exporter = CellExporter(loaded.kv)
         self._kv_cells = loaded.kv_cells
         self._threads = LoadFollower(options.cores, fixed=options.threads)
@@ -231,6 +235,11 @@ class TorchEngine:
         self._vocabulary.close()
         if on_gpu:
             torch.cuda.empty_cache()  # the next model needs the room
+
+
+def attention_over(pool: KvPool, shape: Architecture, sparse: Sparse | None) -> PagedAttention:
+    """Return attention over a pool, wherever it lies."""
+    return RamAttention(shape, pool, sparse) if isinstance(pool, RamPool) else PagedAttention(shape, pool, sparse)
 
 
 def _computing(batch: Sequence[BatchItem], error: Exception) -> EngineError:

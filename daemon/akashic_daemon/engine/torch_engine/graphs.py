@@ -15,6 +15,7 @@ import torch
 from akashic_daemon.engine.torch_engine.attention import DecodePlan, PagedAttention
 from akashic_daemon.engine.torch_engine.forward import Model
 from akashic_daemon.engine.torch_engine.step import Step
+from akashic_daemon.engine.torch_engine.views import Longs
 
 Ints = npt.NDArray[np.int32]
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -24,7 +25,7 @@ _LEAST_VIEWS = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tables:
-    """int32: tokens [n], slots [n], positions [n], view_start [n + 1], a gap up to 16 bytes, views [most, 4]."""
+    """int32: tokens [n], slots [n], pages [n], positions [n], view_start [n + 1], a gap up to 16 bytes, views [most, 4]."""
 
     host: torch.Tensor
     device: torch.Tensor
@@ -36,14 +37,14 @@ class _Tables:
         host = torch.zeros(_views_at(batch) + 4 * views, dtype=torch.int32, pin_memory=True)
         return cls(host, torch.zeros_like(host, device=device), tuple(p.numpy() for p in _parts(host, batch)))
 
-    def fill(self, step: Step | None) -> None:
-        """Write a step's tables (None: of no row at all) and send them to the device."""
-        tokens, slots, positions, view_start, views = self.written
-        tokens[:], slots[:], positions[:], view_start[:] = 0, -1, 0, 0
+    def fill(self, step: Step | None, cells: Longs, page_tokens: int) -> None:
+        """Write a step's tables (None: of no row at all) and send them to the device; its KV goes to `cells`."""
+        tokens, slots, pages, positions, view_start, views = self.written
+        tokens[:], slots[:], pages[:], positions[:], view_start[:] = 0, -1, 0, 0, 0
         total = 0
         if step is not None:
             count = len(step.segments)
-            tokens[:count], slots[:count] = step.tokens, step.cells
+            tokens[:count], slots[:count], pages[:count] = step.tokens, cells, step.cells // page_tokens
             positions[:count] = [s.start for s in step.segments]
             for row, segment in enumerate(step.segments):
                 views[total : total + len(segment.views)] = segment.views
@@ -55,12 +56,13 @@ class _Tables:
 
 
 def _views_at(batch: int) -> int:
-    return -(-(4 * batch + 1) // 4) * 4
+    return -(-(5 * batch + 1) // 4) * 4
 
 
 def _parts(of: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
-    """Return tokens, slots, positions, view_start and views as views of a buffer for `n` rows."""
-    return of[:n], of[n : 2 * n], of[2 * n : 3 * n], of[3 * n : 4 * n + 1], of[_views_at(n) :].view(-1, 4)
+    """Return tokens, slots, pages, positions, view_start and views as views of a buffer for `n` rows."""
+    rows = (of[part * n : (part + 1) * n] for part in range(4))
+    return *rows, of[4 * n : 5 * n + 1], of[_views_at(n) :].view(-1, 4)
 
 
 class DecodeGraphs:
@@ -76,14 +78,15 @@ class DecodeGraphs:
     def serves(self, step: Step) -> bool:
         """Tell if a step is of single tokens, and not larger than graphs are made for."""
         views = sum(len(s.views) for s in step.segments)
-        return step.single and len(step.segments) <= BATCHES[-1] and views <= self._most_views
+        return self._attention.records(step) and len(step.segments) <= BATCHES[-1] and views <= self._most_views
 
     def run(self, step: Step) -> torch.Tensor:
         """Return the logits of a step: [items, vocabulary], valid until the next run."""
+        cells = self._attention.slots(step)
         batch = next(size for size in BATCHES if size >= len(step.segments))
         if batch not in self._graphs:
             self._graphs[batch] = _Graph(self._model, self._attention, batch, self._most_views)
-        return self._graphs[batch].run(step)
+        return self._graphs[batch].run(step, cells, self._attention.pool.page_tokens)
 
 
 class _Graph:
@@ -91,10 +94,10 @@ class _Graph:
         device = attention.pool.device
         self._tables = _Tables.make(batch, views, device)
         self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._tables.fill(None)
-        tokens, slots, positions, view_start, listed = _parts(self._tables.device, batch)
+        self._tables.fill(None, np.empty(0, np.int64), 1)
+        tokens, slots, pages, positions, view_start, listed = _parts(self._tables.device, batch)
         # Kept: a graph knows addresses only, and doesn't keep what was allocated before it was recorded.
-        self._plan = DecodePlan(slots, positions, listed, view_start, *attention.tables(batch, views))
+        self._plan = DecodePlan(slots, pages, positions, listed, view_start, *attention.tables(batch, views))
         self._graph = torch.cuda.CUDAGraph()
         # Kernels are compiled, and libraries take their memory, before anything is recorded.
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -106,9 +109,9 @@ class _Graph:
             self._logits = model.logits(attention, self._plan, tokens, None)
         self._sent.record()
 
-    def run(self, step: Step) -> torch.Tensor:
+    def run(self, step: Step, cells: Longs, page_tokens: int) -> torch.Tensor:
         self._sent.synchronize()  # the host's tables may still be on their way
-        self._tables.fill(step)
+        self._tables.fill(step, cells, page_tokens)
         self._sent.record()
         self._graph.replay()
         return self._logits[: len(step.segments)]

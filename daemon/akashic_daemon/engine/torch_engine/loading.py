@@ -11,11 +11,14 @@ from akashic_daemon.engine.base import ModelInfo
 from akashic_daemon.engine.fingerprint import fingerprint, weights_digest
 from akashic_daemon.engine.parts import parts
 from akashic_daemon.engine.torch_engine.architecture import Architecture
+from akashic_daemon.engine.torch_engine.attention import Sparse
 from akashic_daemon.engine.torch_engine.kv import PagedKv
 from akashic_daemon.engine.torch_engine.options import TorchOptions
 from akashic_daemon.engine.torch_engine.pages import PageTable
 from akashic_daemon.engine.torch_engine.pool import KvPool
+from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.engine.torch_engine.source import Source, open_source
+from akashic_daemon.engine.torch_engine.stage import ROOMS
 from akashic_daemon.engine.torch_engine.weights import Weights, load_weights
 from akashic_daemon.engine.vocabulary import Vocabulary
 from akashic_daemon.errors import ConfigError, ModelError, Unsupported
@@ -24,6 +27,7 @@ _LAYOUT_VERSION = 1
 _SHARE_OF_RAM = 0.25
 _SHARE_OF_GPU = 0.85
 _LEAST_CELLS = 4096
+_LINK = 50e9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +58,9 @@ def load(options: TorchOptions, vocabulary: Vocabulary) -> Loaded:
     sizes = _Sizes(options, shape, device, types, warnings)
     weights = load_weights(source, device, types.weights, str(options.path))
     kv_cells, window = sizes.cells_and_window(weights.nbytes)
-    kv = _make_kv(options, shape, kv_cells, types.kv, device)
+    kv = make_kv(options, shape, kv_cells, types.kv, device)
+    if options.gpu_kv_tokens:
+        warnings += said_of_ram(options, shape, kv)
     info = _describe(options, source, vocabulary, types, (kv_cells, window))
     return Loaded(shape, weights, kv, kv_cells, info, warnings)
 
@@ -120,13 +126,20 @@ class _Sizes:
             share = self._affordable()
             if share is not None:
                 cells = min(cells, max(_LEAST_CELLS, share // self._cell_bytes))
-        memory = self._memory_bytes()
-        if memory is not None:
-            left = memory if self._device.type == "cuda" else memory - weights_bytes
-            self._refuse_too_large(cells * self._cell_bytes, left, f"{cells:,} KV cells")
+        self._refuse_cells(cells, weights_bytes)
         if self._window > cells:
             self._warnings.append(f"the window is {cells:,} of {self._window:,} tokens, to keep KV in memory")
         return cells, min(self._window, cells)
+
+    def _refuse_cells(self, cells: int, weights_bytes: int) -> None:
+        on_device = min(self._options.gpu_kv_tokens or cells, cells)
+        memory = self._memory_bytes()
+        if memory is not None:
+            left = memory if self._device.type == "cuda" else memory - weights_bytes
+            self._refuse_too_large(on_device * self._cell_bytes, left, f"{on_device:,} KV cells")
+        if self._options.gpu_kv_tokens and self._options.memory_bytes:
+            ram = self._options.memory_bytes
+            self._refuse_too_large(cells * self._cell_bytes, ram, f"{cells:,} KV cells in RAM", where="the machine has")
 
     def _longest_window(self) -> int:
         window = self._options.window_tokens or self._shape.window_tokens
@@ -145,14 +158,15 @@ class _Sizes:
         return self._options.memory_bytes or None
 
     def _affordable(self) -> int | None:
-        memory = self._memory_bytes()
+        in_ram = self._device.type == "cpu" or self._options.gpu_kv_tokens > 0
+        memory = (self._options.memory_bytes or None) if in_ram else self._memory_bytes()
         if memory is None:
             return None
-        return int(memory * (_SHARE_OF_GPU if self._device.type == "cuda" else _SHARE_OF_RAM))
+        return int(memory * (_SHARE_OF_RAM if in_ram else _SHARE_OF_GPU))
 
-    def _refuse_too_large(self, needed: int, memory: int | None, what: str) -> None:
+    def _refuse_too_large(self, needed: int, memory: int | None, what: str, where: str = "") -> None:
         if memory is not None and needed > memory:
-            where = "the GPU has" if self._device.type == "cuda" else "the machine has"
+            where = where or ("the GPU has" if self._device.type == "cuda" else "the machine has")
             hint = "use a smaller model" if what == "weights" else "lower cache.kv_tokens or model.window_tokens"
             raise ModelError(
                 f"loading the model {self._options.path}: {what} take {needed / 2**30:,.1f} GiB, "
@@ -161,12 +175,21 @@ class _Sizes:
             )
 
 
-def _make_kv(
+def make_kv(
     options: TorchOptions, shape: Architecture, kv_cells: int, kv_type: torch.dtype, device: torch.device
 ) -> PagedKv:
+    """Allocate KV for so many cells, on the device or in RAM. Raises ModelError when memory lacks."""
     pages = -(-kv_cells // options.page_tokens) + min(options.max_sequences, options.spare_pages)
+    bounded = options.sparse_blocks > 0
     try:
-        pool = KvPool(shape, pages, options.page_tokens, kv_type, device, bounded=options.sparse_blocks > 0)
+        if options.gpu_kv_tokens:
+            hot, opened = _hot_pages(options, shape, pages, kv_type)
+            pool: KvPool = RamPool(
+                shape, pages, options.page_tokens, kv_type, device,
+                hot_pages=hot, open_pages=opened, prefetch=options.prefetch_tiles, bounded=bounded,
+            )  # fmt: skip
+        else:
+            pool = KvPool(shape, pages, options.page_tokens, kv_type, device, bounded=bounded)
     except RuntimeError as error:  # torch says so when memory lacks, on any device
         needed = pages * options.page_tokens * shape.kv_bytes_per_token(kv_type.itemsize)
         raise ModelError(
@@ -174,6 +197,44 @@ def _make_kv(
             hint="lower cache.kv_tokens or model.window_tokens",
         ) from error
     return PagedKv(pool, PageTable(pages, options.page_tokens), options.max_sequences)
+
+
+def _hot_pages(options: TorchOptions, shape: Architecture, pages: int, kv_type: torch.dtype) -> tuple[int, int]:
+    """Return how many pages of each head, and how many open ones, the device keeps beside the stage's two layers."""
+    if kv_type == torch.int8:
+        raise Unsupported(
+            "KV in RAM isn't known in 8 bits yet", hint="set model.kv_type to f16, or cache.gpu_kv_tokens to 0"
+        )
+    tokens = options.page_tokens
+    staged = -(-ROOMS * pages // shape.layers)
+    if not options.sparse_blocks:
+        least, room = staged, options.gpu_kv_tokens // tokens
+        hot = opened = 0
+    else:
+        opened = max(1, min(options.open_pages, options.max_sequences))
+        least, room = staged + opened + Sparse(options.sparse_blocks).most, options.gpu_kv_tokens // tokens
+        hot = min(room - staged - opened, pages)
+    if room < least:
+        raise ConfigError(
+            f"cache.gpu_kv_tokens is {options.gpu_kv_tokens:,}: two layers of {pages * tokens:,} cells and what a step "
+            f"reads take the room of {least * tokens:,} tokens",
+            hint=f"set it to {least * tokens} or more, or lower cache.kv_tokens",
+        )
+    return hot, opened
+
+
+def said_of_ram(options: TorchOptions, shape: Architecture, kv: PagedKv) -> list[str]:
+    """Return what KV in RAM costs, in words."""
+    pool = kv.pool
+    size_bytes = pool.k.nbytes + pool.v.nbytes
+    told = f"KV takes {size_bytes / 2**30:,.2f} GiB of RAM"
+    if isinstance(pool, RamPool):
+        told += f" and {pool.gpu_bytes / 2**30:,.2f} GiB on the device"
+    a_thousand = 1024 * shape.kv_bytes_per_token(pool.dtype.itemsize)
+    read = f"{a_thousand / 2**20:,.0f} MiB from RAM for each 1,024 tokens that it sees ({a_thousand / _LINK * 1e3:,.1f} ms at 50 GB/s)"
+    if options.sparse_blocks:
+        return [f"{told}; a prefill step reads {read}, a decoded token only the pages that lack on the device"]
+    return [f"{told}; every step, each decoded token's too, reads {read}: model.sparse_blocks reads less"]
 
 
 def _describe(

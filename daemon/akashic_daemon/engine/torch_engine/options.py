@@ -32,6 +32,12 @@ class TorchOptions:
     """Pages beyond those that full cells need: new tokens find whole pages although others are half used."""
     sparse_blocks: int = 0
     """Decode reads only so many pages a KV head, those that promise most; 0 reads all, which is exact."""
+    gpu_kv_tokens: int = 0
+    """KV stands in RAM, and the device's part of it takes the room of so many tokens; 0: all of it is on the device."""
+    open_pages: int = 4
+    """With KV in RAM: sequences that decode at the same time without their pages being fetched anew each step."""
+    prefetch_tiles: int = 4
+    """With KV in RAM: pages that each KV head fetches ahead of a step at most."""
     cuda_graphs: bool = True
     digests: Path | None = None
     """Where digests of weights are remembered."""

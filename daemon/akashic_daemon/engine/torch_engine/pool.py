@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from akashic_daemon.engine.torch_engine.architecture import Architecture
@@ -19,6 +20,7 @@ from akashic_kernels.rope import make_rope
 from akashic_kernels.rope.reference import rotate
 from akashic_kernels.views import PageShape
 
+Cells = npt.NDArray[np.int64]
 Stored = tuple[torch.Tensor, ...]
 """K and V of some cells as they lie: [cells, kv_heads, head_dim]; in eight bits with their scales [cells, kv_heads]."""
 
@@ -33,7 +35,8 @@ class Scales(TypedDict):
 class KvPool:
     """`pages` pages of `page_tokens` slots on one device; `bounded` ones keep the bounds of their keys too.
 
-    dtype: int8 keeps each head of a token as 8-bit numbers with one scale.
+    dtype: int8 keeps each head of a token as 8-bit numbers with one scale. in_ram: K and V lie in RAM, pinned where the
+    device is a GPU, the bounds on the device.
     """
 
     def __init__(
@@ -45,31 +48,34 @@ class KvPool:
         device: torch.device,
         *,
         bounded: bool = False,
+        in_ram: bool = False,
     ) -> None:
         self.page_tokens = page_tokens
         self.device = device
         self.dtype = dtype
-        self.rope = make_rope(
-            torch.from_numpy(shape.rope.frequencies).float(),
-            attention_scale=shape.rope.attention_scale,
-            layout="half",
-            device=device,
+        home = torch.device("cpu") if in_ram else device
+        self.rope, self._home_rope = (
+            make_rope(
+                torch.from_numpy(shape.rope.frequencies).float(),
+                attention_scale=shape.rope.attention_scale,
+                layout="half",
+                device=where,
+            )
+            for where in (device, home)
         )
         self.shape = PageShape(pages, shape.kv_heads, page_tokens, shape.head_dim)
         # Zeros, not empty memory: a masked slot counts nothing only while it holds a number.
-        self.k = torch.zeros((shape.layers, *self.shape), dtype=dtype, device=device)
-        self.v = torch.zeros((shape.layers, *self.shape), dtype=dtype, device=device)
+        size, pinned = (shape.layers, *self.shape), in_ram and device.type == "cuda"
+        self.k, self.v = (torch.zeros(size, dtype=dtype, device=home, pin_memory=pinned) for _ in "kv")
         self.scales: tuple[torch.Tensor, ...] = ()
         if dtype == torch.int8:
-            size = (shape.layers, pages, shape.kv_heads, page_tokens)
-            self.scales = tuple(torch.zeros(size, dtype=torch.float32, device=device) for _ in "kv")
-        self.bounds: list[torch.Tensor] = []
-        if bounded:
-            kind = torch.float32 if self.scales else dtype
-            self.bounds = [
-                make_bounds(pages, shape.kv_heads, shape.head_dim, dtype=kind, device=device)
-                for _ in range(shape.layers)
-            ]
+            self.scales = tuple(torch.zeros(size[:-1], dtype=torch.float32, device=home) for _ in "kv")
+        kind = torch.float32 if self.scales else dtype
+        rows = shape.layers * (pages + 1) if bounded else 0
+        made = make_bounds(rows, shape.kv_heads, shape.head_dim, dtype=kind, device=device)
+        self.all_bounds = made.view(shape.layers if bounded else 0, pages + 1, *made.shape[1:])
+        """[layers, pages + 1, kv_heads, 2, head_dim]: the last page is nobody's."""
+        self.bounds = [of_layer[:pages] for of_layer in self.all_bounds]
 
     @property
     def layers(self) -> int:
@@ -99,7 +105,7 @@ class KvPool:
     def _turned(self, stored: Stored, steps: torch.Tensor) -> Stored:
         k = stored[0]
         wide = k.float() * stored[2][..., None] if self.scales else k
-        moved = rotate(wide, steps[:, None], replace(self.rope, attention_scale=1.0), torch.float32)
+        moved = rotate(wide, steps[:, None], replace(self._home_rope, attention_scale=1.0), torch.float32)
         differ = steps != 0
         if not self.scales:
             return torch.where(differ[:, None, None], moved.to(k.dtype), k), stored[1]
@@ -119,13 +125,17 @@ class KvPool:
             self.write(layer, target, self.read(layer, source), source)
         self.renew(packing.target)
 
-    def renew(self, cells: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def renew(self, cells: Cells) -> None:
         """Bring the bounds of these cells' pages up to date; they are written from their first slot on."""
         if not self.bounds:
             return
+        runs = torch.from_numpy(self.written_runs(cells)[1]).to(self.device)
+        for layer, bounds in enumerate(self.bounds):
+            update_bounds(bounds, self.k[layer], runs, k_scale=self.scales_of(layer)["k_scale"])
+
+    def written_runs(self, cells: Cells) -> tuple[Cells, npt.NDArray[np.int32]]:
+        """Return the pages of these cells, and a run (page, first slot, count) for each."""
         pages, which, counts = np.unique(cells // self.page_tokens, return_inverse=True, return_counts=True)
         first = np.full(len(pages), self.page_tokens)
         np.minimum.at(first, which, cells % self.page_tokens)
-        runs = torch.from_numpy(np.stack([pages, first, counts], axis=1).astype(np.int32)).to(self.device)
-        for layer, bounds in enumerate(self.bounds):
-            update_bounds(bounds, self.k[layer], runs, k_scale=self.scales_of(layer)["k_scale"])
+        return pages, np.stack([pages, first, counts], axis=1).astype(np.int32)

@@ -1,0 +1,98 @@
+"""Attention over KV in RAM: sparse decode through the hot tiles, every other step through the stage, layer by layer."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import torch
+
+from akashic_daemon.engine.torch_engine.architecture import Architecture
+from akashic_daemon.engine.torch_engine.attention import DecodePlan, Heads, PagedAttention, Plan, Sparse
+from akashic_daemon.engine.torch_engine.ram_pool import RamPool
+from akashic_daemon.engine.torch_engine.step import Step
+from akashic_daemon.engine.torch_engine.views import PAGE, Longs
+from akashic_kernels.paged_decode import paged_decode_selected
+from akashic_kernels.rope_append import rope_append
+
+_log = logging.getLogger(__name__)
+
+
+class RamAttention(PagedAttention):
+    """Reads and writes one pool in RAM. What a step sees doesn't depend on which way it takes."""
+
+    def __init__(self, shape: Architecture, pool: RamPool, sparse: Sparse | None = None) -> None:
+        super().__init__(shape, pool, sparse)
+        self._ram = pool
+        self._hot = pool.hot if sparse is not None else None
+        self._through_hot = False
+        self._where = torch.empty(0)
+        self._warned = False
+
+    def records(self, step: Step) -> bool:
+        """Tell if the hot tiles serve a step: staging is the host's work."""
+        return self._fits(step)
+
+    def _fits(self, step: Step) -> bool:
+        hot, sparse = self._hot, self.sparse
+        if hot is None or sparse is None or not step.single:
+            return False
+        written = len(set((step.cells // self.pool.page_tokens).tolist()))
+        fits = written <= hot.open_pages and len(step.segments) * sparse.most <= hot.slots
+        if not fits and not self._warned:
+            self._warned = True
+            _log.warning(
+                "a step of %d sequences reads more pages than the GPU keeps: it takes every layer's pages from RAM "
+                "(raise cache.gpu_kv_tokens, or lower schedule.max_running)",
+                len(step.segments),
+            )
+        return fits
+
+    def slots(self, step: Step) -> Longs:
+        """Make room for what a step adds: in open pages, or in the stage, where pages keep their numbers."""
+        pages, tokens = step.cells // self.pool.page_tokens, self.pool.page_tokens
+        self._through_hot = self._fits(step)
+        if self._hot is not None and self._through_hot:
+            return np.array(self._hot.open(pages.tolist()), np.int64) * tokens + step.cells % tokens
+        written = np.unique(pages)
+        seen = np.unique(np.concatenate([written, *(segment.views[:, PAGE] for segment in step.segments)]))
+        self._ram.close_pages(written.tolist())
+        self._ram.stage.begin(seen.tolist(), written.tolist())
+        return step.cells
+
+    def plan(self, step: Step) -> Plan:
+        """Make the tables of a step, and bring its first pages on their way."""
+        if not step.single:
+            self.slots(step)
+        return super().plan(step)
+
+    def _attended(self, layer: int, qkv: Heads, plan: Plan) -> torch.Tensor:
+        if self._through_hot and isinstance(plan, DecodePlan):
+            return self._in_hot(layer, qkv, plan)
+        stage = self._ram.stage
+        seen = self._within(layer, qkv, plan, stage.layer(layer))
+        stage.keep(layer)
+        return seen
+
+    def _in_hot(self, layer: int, qkv: Heads, plan: DecodePlan) -> torch.Tensor:
+        hot, sparse, selection = self._hot, self.sparse, plan.selection
+        assert hot is not None
+        assert sparse is not None
+        assert selection is not None
+        q, k, v = qkv
+        pages = hot.k[layer], hot.v[layer]
+        rope_append(k, v, plan.slots, self.pool.rope, *pages, bounds=hot.open_bounds[layer])
+        written = plan.slots >= 0
+        hot.publish_bounds(
+            layer,
+            torch.where(written, plan.pages, self.pool.shape.pages),
+            torch.where(written, plan.slots // self.pool.page_tokens, 0),
+        )
+        if layer == 0:  # the same for all layers
+            self._where = hot.pages_of_views(plan.views, plan.view_start, selection.scores.shape[2])
+        hot.admit(layer, self.select(layer, q, plan, selection, sparse), self._where)
+        found = paged_decode_selected(
+            q, *pages, selection.views, selection.count, plan.positions, self.pool.rope, workspace=plan.workspace
+        )
+        hot.bring_ahead(layer)
+        return found

@@ -1,0 +1,87 @@
+"""KV that stands in RAM, for contexts beyond the GPU's memory: all pages pinned there, bounds and hot tiles on the GPU.
+
+Two ways lead to it. `hot` keeps the tiles (one page of one KV head) that sparse decode reads most; `stage` brings one layer's
+pages at a time, all that a step sees, which is what prefill and dense decode need. Whoever reads or writes pages in RAM
+closes the open ones first, and whoever writes makes `hot` forget them, so that each token's KV has one place that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from akashic_daemon.engine.torch_engine.architecture import Architecture
+from akashic_daemon.engine.torch_engine.hot_tiles import HotTiles
+from akashic_daemon.engine.torch_engine.pool import Cells, KvPool, Stored
+from akashic_daemon.engine.torch_engine.stage import Stage
+from akashic_kernels.block_summary import update_bounds
+
+
+class RamPool(KvPool):
+    """A pool whose K and V lie in RAM; with `sparse_most` views a KV head reads, `hot_pages` of each head are kept.
+
+    hot_pages: 0 keeps none, and every step is staged. open_pages: pages at most that new tokens go to without staging.
+    """
+
+    def __init__(
+        self,
+        shape: Architecture,
+        pages: int,
+        page_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        hot_pages: int = 0,
+        open_pages: int = 4,
+        prefetch: int = 4,
+        bounded: bool = False,
+    ) -> None:
+        super().__init__(shape, pages, page_tokens, dtype, device, bounded=bounded, in_ram=True)
+        self.stage = Stage(self.k, self.v, device)
+        self.hot: HotTiles | None = None
+        if hot_pages:
+            assert bounded
+            self.hot = HotTiles(self.k, self.v, self.all_bounds, device, hot_pages, open_pages, prefetch)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Bytes that stand on the device."""
+        return self.stage.nbytes + self.all_bounds.nbytes + (self.hot.nbytes if self.hot else 0)
+
+    def close_pages(self, written: Iterable[int] = ()) -> None:
+        """Bring what was decoded into RAM, and forget hot tiles of pages that are about to be `written` there."""
+        if self.hot is not None:
+            self.hot.close()
+            self.hot.forget(list(written))
+
+    def read(self, layer: int, cells: torch.Tensor) -> Stored:
+        """Return copies of what these cells hold, in RAM."""
+        if layer == 0:
+            self.close_pages()
+            self._wait()
+        return super().read(layer, cells.cpu())
+
+    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
+        """Put what was stored into these cells, in RAM."""
+        if layer == 0:
+            self.close_pages(torch.unique(cells // self.page_tokens).tolist())
+            self._wait()
+        super().write(layer, cells.cpu(), tuple(part.to(self.k.device) for part in stored), source.cpu())
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def renew(self, cells: Cells) -> None:
+        """Bring the bounds of these cells' pages up to date, from copies of the pages."""
+        if not self.bounds:
+            return
+        pages, runs = self.written_runs(cells)
+        runs[:, 0] = np.arange(len(pages))
+        on_device = torch.from_numpy(runs).to(self.device)
+        for layer, bounds in enumerate(self.bounds):
+            copied, own = self.k[layer][pages].to(self.device), bounds[pages]
+            update_bounds(own, copied, on_device)
+            bounds[pages] = own
