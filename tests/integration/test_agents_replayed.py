@@ -154,7 +154,7 @@ def test_codex(home: Path) -> None:
         assert ended["response"]["usage"]["input_tokens_details"]["cache_write_tokens"] < NEW_TOKENS
         assert ended["response"]["output"][-1]["content"][0]["text"] == "Two files."
         assert found.headers["x-akashic-ignored"] == (
-            "client_metadata, reasoning.summary, tools[1] (custom), tools[2] (namespace), tools[3] (web_search)"
+            "client_metadata, reasoning.summary, tools[1].format (lark grammar), tools[2] (namespace), tools[3] (web_search)"
         )
 
     replay(home, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -180,3 +181,35 @@ def test_calls_come_whole_and_streamed_alike_and_go_back_as_items(home: Path) ->
     assert [m.role.value for m in said] == ["user", "assistant", "tool", "tool"]
     assert (said[1].content, said[1].tool_calls) == ("Let me look.", CALLS)
     assert service.requests[0].tools[0]["function"]["name"] == "shell"
+
+
+def test_a_call_of_a_custom_tool_comes_whole_and_streamed_alike_and_goes_back_as_an_item(home: Path) -> None:
+    patch = '*** Begin "Patch"\n+é\n'
+    arguments = json.dumps({"input": patch})
+    script = (
+        ToolCallDelta(0, "", "call_1", "apply_patch"), ToolCallDelta(0, arguments[:17]), ToolCallDelta(0, arguments[17:]),
+        replace(finished("", 9, "tool_calls"), tool_calls=(ToolCall("call_1", "apply_patch", arguments),)),
+    )  # fmt: skip
+    tools: Any = [{"type": "custom", "name": "apply_patch", "format": {"type": "text"}}]
+    asked: Any = {"model": "m", "input": "hi", "tools": tools, "store": False}
+    with served(scripted(home, script)) as url, openai.OpenAI(base_url=url + "/v1", api_key="k") as client:
+        whole = client.responses.create(**asked)
+        told = ""
+        for event in client.responses.create(**asked, stream=True):
+            if event.type == "response.custom_tool_call_input.delta":
+                told += event.delta
+            elif event.type == "response.completed":
+                streamed = event.response
+    assert told == patch
+    for response in (whole, streamed):
+        (call,) = response.output
+        assert call.type == "custom_tool_call"
+        assert (call.call_id, call.name, call.input) == ("call_1", "apply_patch", patch)
+    service = EchoService(home)
+    result: Any = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}
+    history: Any = [{"role": "user", "content": "hi"}, streamed.output[0].model_dump(), result]
+    with served(service) as url, openai.OpenAI(base_url=url + "/v1", api_key="k") as client:
+        client.responses.create(model="m", input=history, tools=tools, store=False)
+    said = service.requests[0].messages or ()
+    assert json.loads(said[1].tool_calls[0].arguments) == {"input": patch}
+    assert (said[2].content, said[2].tool_call_id) == ("done", "call_1")

@@ -98,7 +98,7 @@ def test_a_request_of_codex_is_answered_and_what_it_means_to_others_is_named(hom
     caller = post(service, CODEX)
     assert caller.status == 200
     assert header(caller, "x-akashic-ignored") == (
-        "client_metadata, input[8] (web_search_call), reasoning.effort, reasoning.summary, tools[1] (custom), tools[2] (web_search), "
+        "client_metadata, input[8] (web_search_call), reasoning.effort, reasoning.summary, tools[1].format (lark grammar), tools[2] (web_search), "
         "tools[3] (local_shell), tools[4] (namespace)"
     )
     request = service.requests[0]
@@ -111,7 +111,7 @@ def test_a_request_of_codex_is_answered_and_what_it_means_to_others_is_named(hom
         Message(Role.TOOL, "a.txt", tool_call_id="c1"),
         Message(Role.TOOL, "done", tool_call_id="c2"),
     )
-    assert [tool["function"]["name"] for tool in request.tools] == ["shell"]
+    assert [tool["function"]["name"] for tool in request.tools] == ["shell", "apply_patch"]
     events = events_of(caller)
     assert events[0]["type"] == "response.created"
     assert events[-1]["type"] == "response.completed"
@@ -170,6 +170,42 @@ def test_a_call_that_was_cut_off_is_an_incomplete_item_after_complete_ones(home:
         assert told == [("function_call", "{}", "completed"), ("function_call", '{"a', "incomplete")]
 
 
+PATCH = '*** Begin "Patch"\n+é\n'
+CUSTOM: dict[str, Any] = {"tools": [TOOL, {"type": "custom", "name": "apply_patch"}]}
+
+
+def test_a_call_of_a_custom_tool_is_an_item_with_its_input_and_streams_it(home: Path) -> None:
+    arguments = json.dumps({"input": PATCH})
+    calls = (ToolCall("c1", "f", "{}"), ToolCall("c2", "apply_patch", arguments))
+    pieces = [ToolCallDelta(1, arguments[at : at + 3]) for at in range(0, len(arguments), 3)]
+    script: list[GenerationEvent] = [
+        ToolCallDelta(0, "{}", "c1", "f"), ToolCallDelta(1, "", "c2", "apply_patch"), *pieces,
+        replace(finished("", 9, "tool_calls"), tool_calls=calls),
+    ]  # fmt: skip
+    whole = json.loads(post(scripted(home, script), {**HELLO, **CUSTOM}).text)
+    events = events_of(post(scripted(home, script), {**HELLO, **CUSTOM, "stream": True}))
+    for body in (whole, events[-1]["response"]):
+        assert [item["type"] for item in body["output"]] == ["function_call", "custom_tool_call"]
+        item = body["output"][1]
+        assert (item["call_id"], item["name"], item["input"], item["status"]) == (
+            "c2", "apply_patch", PATCH, "completed",
+        )  # fmt: skip
+        assert item["id"].startswith("ctc_")
+    deltas = [event for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+    assert len(deltas) > 3
+    assert "".join(event["delta"] for event in deltas) == PATCH
+    (done,) = [event for event in events if event["type"] == "response.custom_tool_call_input.done"]
+    assert (done["input"], done["item_id"], done["output_index"]) == (PATCH, item["id"], 1)
+
+
+def test_a_custom_tool_can_be_asked_for_by_name_and_its_earlier_input_is_what_was_sampled(home: Path) -> None:
+    choice = {"type": "custom", "name": "apply_patch"}
+    assert asked(home, **CUSTOM, tool_choice=choice).tool_choice == "tool:apply_patch"
+    said = [{"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": PATCH}]
+    (message,) = asked(home, **CUSTOM, input=said).messages or ()
+    assert json.loads(message.tool_calls[0].arguments) == {"input": PATCH}
+
+
 class FailingService(EchoService):
     """Fails in mid-stream."""
 
@@ -204,6 +240,10 @@ def test_an_error_in_mid_stream_ends_it_as_failed(home: Path) -> None:
         {**HELLO, "truncation": "maybe"},
         {**HELLO, "tools": ["f"]},
         {**HELLO, "tools": [{"type": "function"}]},
+        {**HELLO, "tools": [{"type": "custom"}]},
+        {**HELLO, "tools": [{"type": "custom", "name": ["x"]}]},
+        {**HELLO, "tools": [{"type": "custom", "name": "f"}, TOOL]},
+        {**HELLO, "tool_choice": {"type": "custom", "name": "f"}},
         {**HELLO, "tool_choice": "required"},
         {**HELLO, "tools": [TOOL], "tool_choice": {"type": "function", "name": "g"}},
         {**HELLO, "text": {"format": {"type": "xml"}}},

@@ -24,6 +24,7 @@ from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol.responses import CountInputRequest, ResponseRequest
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
+from akashic_daemon.toolcalls.custom import as_function
 from akashic_daemon.transcript.responses_items import messages_from_items
 
 _CLIENT_CLOSED = 499
@@ -46,12 +47,13 @@ async def create(request: Request) -> Response:
     service: Service = request.app.state.service
     body = parse(ResponseRequest, without_nulls(await read_json(request)))
     shared, ignored = await _shared(service, body)
+    custom = frozenset(tool["name"] for tool in body.tools if tool.get("type") == "custom")
     generation = GenerationInput(
         sampling=SamplingParams(temperature=body.temperature, top_p=body.top_p, top_k=0, min_p=0.0),
         max_tokens=body.max_output_tokens,
         **shared,
     )
-    answer = Answer(service, Asked(body, _items(body)))
+    answer = Answer(service, Asked(body, _items(body), custom))
     headers = ignored_header(request, ignored)
     if body.stream:
         return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
@@ -126,9 +128,10 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
     new, left_out = messages_from_items(None, items, model=model)
     if not (old or new):
         raise BadRequest("field 'input' is empty", hint="send a text or items", param="input")
-    tools, hosted = function_tools(_as_chat_tools(body.tools))
+    shown, free = _as_chat_tools(body.tools)
+    tools, hosted = function_tools(shown)
     text = body.text.model_extra or {} if body.text is not None else {}
-    ignored = [*left_out, *hosted, *(f"text.{name}" for name in text), *(body.model_extra or ())]
+    ignored = [*left_out, *hosted, *free, *(f"text.{name}" for name in text), *(body.model_extra or ())]
     reasoning = dict(body.reasoning or {})
     think = False if reasoning.get("effort") == "none" and reasoning.pop("effort") else None
     ignored += [f"reasoning.{name}" for name in reasoning]
@@ -139,7 +142,7 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
         "messages": (*old, *new),
         "tools": tools,
         "model": body.model,
-        "tool_choice": checked_choice(choice_of(body.tool_choice), tools),
+        "tool_choice": checked_choice(choice_of(_as_chat_choice(body.tool_choice)), tools),
         "parallel_tool_calls": body.parallel_tool_calls,
         "json_schema": schema,
         "strict_schema": strict,
@@ -150,18 +153,32 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
     return fields, sorted(ignored)
 
 
-def _as_chat_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return tools as chat requests have them: a function's fields are an object of their own there."""
-    out = []
+def _as_chat_tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return tools as chat requests have them, and what of custom tools' formats the model is only told.
+
+    A function's fields are an object of their own there; a custom tool is a function of one text.
+    """
+    out: list[dict[str, Any]] = []
+    free: list[str] = []
     for index, tool in enumerate(tools):
         if not isinstance(tool, dict):
             raise BadRequest(f"field 'tools[{index}]' is no object", hint="send tools as objects", param="tools")
-        if tool.get("type", "function") != "function" or "function" in tool:
+        if tool.get("type") == "custom":
+            shown, told = as_function(tool, f"tools[{index}]")
+            out.append(shown)
+            free += [told] if told is not None else []
+        elif tool.get("type", "function") != "function" or "function" in tool:
             out.append(tool)
-            continue
-        function = {name: tool[name] for name in _TOOL_FIELDS if tool.get(name) is not None}
-        out.append({"type": "function", "function": function})
-    return out
+        else:
+            function = {name: tool[name] for name in _TOOL_FIELDS if tool.get(name) is not None}
+            out.append({"type": "function", "function": function})
+    return out, free
+
+
+def _as_chat_choice(choice: str | Mapping[str, Any] | None) -> str | Mapping[str, Any] | None:
+    if isinstance(choice, Mapping) and choice.get("type") == "custom":
+        return {**choice, "type": "function"}
+    return choice
 
 
 def _as_chat_format(form: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

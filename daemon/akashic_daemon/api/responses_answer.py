@@ -20,13 +20,16 @@ from akashic_daemon.protocol.responses import ResponseRequest
 from akashic_daemon.schedule.events import Finished, GenerationInput, Started, TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.service import Service
 
+_DELTA_NAMES = {"call": "response.function_call_arguments.delta", "custom": "response.custom_tool_call_input.delta"}
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request said, for its answer: the body, and its input as items."""
+    """What a request said, for its answer: the body, its input as items, and the names of its custom tools."""
 
     body: ResponseRequest
     items: list[Any]
+    custom: frozenset[str] = frozenset()
 
 
 class Answer:
@@ -39,7 +42,8 @@ class Answer:
         self._created_s = int(time.time())
         self._model = asked.body.model or ""
         self._number = -1
-        self._output = Output(self._id, sealed="reasoning.encrypted_content" in (asked.body.include or ()))
+        sealed = "reasoning.encrypted_content" in (asked.body.include or ())
+        self._output = Output(self._id, sealed=sealed, custom=asked.custom)
 
     async def whole(self, started: Started, finished: Finished) -> dict[str, Any]:
         """Return the answer of a request that doesn't stream."""
@@ -54,7 +58,7 @@ class Answer:
         for index, call in enumerate(finished.tool_calls):
             self._output.end()
             self._output.begin_call(ToolCallDelta(index, "", call.id, call.name))
-            self._output.text += call.arguments
+            self._output.add(call.arguments)
         self._output.end(_status(finished))
         return await self._complete(finished)
 
@@ -124,10 +128,8 @@ class Answer:
             out = self._end_item()
             output.begin_call(delta)
             out += self._event("response.output_item.added", output_index=output.index, item=output.item("in_progress"))
-        if not delta.arguments:
-            return out
-        output.text += delta.arguments
-        return out + self._event("response.function_call_arguments.delta", **output.place(), delta=delta.arguments)
+        told = output.add(delta.arguments)
+        return out + self._event(_DELTA_NAMES[output.kind or "call"], **output.place(), delta=told) if told else out
 
     def _end_item(self, status: str = "completed") -> bytes:
         """Close the open item, if there is one."""
@@ -137,6 +139,10 @@ class Answer:
         if output.kind == "call":
             done = {"name": output.name, "arguments": output.text}
             out = self._event("response.function_call_arguments.done", **output.place(), **done)
+        elif output.kind == "custom":
+            rest = output.end_input()
+            out = self._event(_DELTA_NAMES["custom"], **output.place(), delta=rest) if rest else b""
+            out += self._event("response.custom_tool_call_input.done", **output.place(), input=output.text)
         else:
             place = output.place(content=True)
             if output.kind == "reasoning":

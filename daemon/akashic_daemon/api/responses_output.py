@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 from akashic_daemon.schedule.events import ToolCallDelta
+from akashic_daemon.toolcalls.custom import InputReader
 from akashic_daemon.transcript.responses_items import sealed_thought
 
 Item = dict[str, Any]
-Kind = Literal["reasoning", "text", "call"]
-_ID_HEADS = {"reasoning": "rs", "text": "msg", "call": "fc"}
+Kind = Literal["reasoning", "text", "call", "custom"]
+_ID_HEADS = {"reasoning": "rs", "text": "msg", "call": "fc", "custom": "ctc"}
 
 
 class Output:
-    """The items that are done, and one that may be open. sealed: whether clients want thoughts as opaque text too."""
+    """The items that are done, and one that may be open.
 
-    def __init__(self, response_id: str, *, sealed: bool) -> None:
+    sealed: whether clients want thoughts as opaque text too. custom: the names of tools whose input is free text.
+    """
+
+    def __init__(self, response_id: str, *, sealed: bool, custom: AbstractSet[str] = frozenset()) -> None:
+        self._custom = custom
+        self._input = InputReader()
         self._suffix = response_id.removeprefix("resp_")
         self._sealed = sealed
         self.items: list[Item] = []
@@ -39,13 +46,27 @@ class Output:
         """Open a call."""
         assert delta.id is not None, "the first delta of a call has its id and name"
         assert delta.name is not None, "the first delta of a call has its id and name"
-        self.begin("call")
+        self.begin("custom" if delta.name in self._custom else "call")
         self.call_index, self._call_id, self.name = delta.index, delta.id, delta.name
+        self._input = InputReader()
+
+    def add(self, arguments: str) -> str:
+        """Add to the open call; return what its client is told of that."""
+        told = self._input.push(arguments) if self.kind == "custom" else arguments
+        self.text += told
+        return told
+
+    def end_input(self) -> str:
+        """Return what is still to be told of the open call, whose arguments have ended."""
+        told = self._input.finish() if self.kind == "custom" else ""
+        self.text += told
+        return told
 
     def end(self, status: str = "completed") -> Item:
         """Close the open item and return it; an empty object when none is open."""
         if self.kind is None:
             return {}
+        self.end_input()
         item = self.item(status)
         self.items.append(item)
         self.kind, self.call_index, self.text = None, None, ""
@@ -58,6 +79,8 @@ class Output:
         if self.kind == "call":
             call = {"call_id": self._call_id, "name": self.name, "arguments": self.text}
             return {**head, "type": "function_call", **call}
+        if self.kind == "custom":
+            return {**head, "type": "custom_tool_call", "call_id": self._call_id, "name": self.name, "input": self.text}
         content = [] if status == "in_progress" else [part_of(self.kind, self.text)]
         if self.kind == "text":
             return {**head, "type": "message", "role": "assistant", "content": content}

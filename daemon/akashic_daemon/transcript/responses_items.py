@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from akashic_daemon.errors import BadRequest, Unsupported
+from akashic_daemon.toolcalls.custom import arguments_of
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
-from akashic_daemon.transcript.content import compact_json, storable
+from akashic_daemon.transcript.content import storable
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -61,7 +62,7 @@ class _Reader:
         elif kind == "function_call":
             self._call(item, _text(item, "arguments", where), where)
         elif kind == "custom_tool_call":
-            self._call(item, compact_json({"input": _text(item, "input", where)}), where)
+            self._call(item, arguments_of(_text(item, "input", where)), where)
         elif kind in _OUTPUTS:
             self._result(item, where)
         elif kind == "reasoning":
