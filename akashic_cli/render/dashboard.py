@@ -23,12 +23,13 @@ def fields(stats: Stats) -> list[tuple[str, str]]:
     engine = stats.engine
     share = f"{stats.reused_tokens_total / stats.prompt_tokens_total:.1%}" if stats.prompt_tokens_total else "-"
     misses = ", ".join(f"{cause} {number}" for cause, number in sorted(stats.miss_causes.items()))
+    remote = f" ({count(stats.remote_requests_total)} on other servers)" if stats.remote_requests_total else ""
     return [
         ("up", duration(stats.uptime_s)),
         ("model", f"{engine.model or '-'} ({engine.state}), {engine.threads} threads"),
         (
             "requests",
-            f"{count(stats.requests_total)}, {stats.requests_failed_total} failed, "
+            f"{count(stats.requests_total)}{remote}, {stats.requests_failed_total} failed, "
             f"{stats.requests_cancelled_total} cancelled, {stats.queued} waiting",
         ),
         ("prompt tokens", f"{count(stats.prompt_tokens_total)}, {share} reused"),

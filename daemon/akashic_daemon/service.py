@@ -21,11 +21,7 @@ from akashic_daemon.chat_memory import ChatMemory
 from akashic_daemon.config import Settings
 from akashic_daemon.context_service import ContextService, Parts
 from akashic_daemon.embedding_service import EmbeddingService
-from akashic_daemon.engine.host import (
-    EngineFactory,
-    ModelHost,
-    configured_engines,
-)
+from akashic_daemon.engine.host import EngineFactory, ModelHost, configured_engines
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.generation import Generation
 from akashic_daemon.memory_model import LocalModel, configured
@@ -42,7 +38,7 @@ from akashic_daemon.remote.client import Limits, RemoteClient
 from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.remote.generation import RemoteGeneration
 from akashic_daemon.response_service import ResponseService
-from akashic_daemon.schedule.counters import Counters
+from akashic_daemon.schedule.counters import Counters, merged
 from akashic_daemon.schedule.events import (
     Finished,
     GenerationEvent,
@@ -245,7 +241,7 @@ class Service:
     @property
     def distributions(self) -> Distributions:
         """How the requests' times and sizes are spread since the start."""
-        return self._counters.spread
+        return merged(self._counters, self._remote.counters).spread
 
     async def stats(self) -> native.Stats:
         """Return a snapshot of the counters."""
@@ -259,8 +255,9 @@ class Service:
             tiers=await self.upkeep.report(),
             resident_bytes=_resident_bytes(),
             evicted_tokens_total=self._loop.evicted_tokens(),
+            remote_requests_total=self._remote.counters.requests_total,
         )
-        self._counters.fill(stats)
+        merged(self._counters, self._remote.counters).fill(stats)
         return stats
 
     async def verify_store(self, *, fix: bool = False) -> native.StoreReport:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from akashic_daemon.api.metrics import metrics_text
 from akashic_daemon.config import load
 from akashic_daemon.errors import BadRequest, Unsupported, UpstreamError
 from akashic_daemon.paths import find_paths
@@ -20,7 +21,7 @@ from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 from fake_service import answer, ask, assistant, user
 from memory_service import FACTS, fill
-from remote_server import URL, Answer, Upstream, streams, text_piece, unreachable, usage_piece
+from remote_server import URL, Answer, Upstream, refuses, streams, text_piece, unreachable, usage_piece
 
 PARROT = "What does the parrot eat?"
 Check = Callable[[Service], Awaitable[None]]
@@ -82,6 +83,49 @@ def test_an_answer_streams_and_its_session_goes_on(home: Path) -> None:
     assert first["model"] == "big"
     assert second["messages"][: len(first["messages"])] == first["messages"]
     assert {r.headers["x-session-id"] for r in upstream.requests} == {upstream.requests[0].headers["x-session-id"]}
+
+
+def test_what_other_servers_compute_is_counted_like_what_is_computed_here(home: Path) -> None:
+    upstream = Upstream([says("Par", "rots", prompt=20), says("Yes", prompt=40, cached=22), refuses(400)])
+
+    async def check(service: Service) -> None:
+        history = [user("Which birds talk?"), assistant("Parrots"), user("All of them?")]
+        await answer(service, ask(history[0]))
+        await answer(service, ask(*history))
+        with pytest.raises(BadRequest):
+            await answer(service, ask(user("nonsense")))
+        stats = await service.stats()
+        assert (stats.requests_total, stats.remote_requests_total, stats.requests_failed_total) == (3, 3, 1)
+        assert (stats.prompt_tokens_total, stats.reused_tokens_total, stats.computed_tokens_total) == (60, 22, 38)
+        assert stats.generated_tokens_total == 3
+        assert stats.miss_causes == {"cold": 1}
+        page = metrics_text(stats, service.distributions)
+        for line in (
+            "akashic_requests_total 3",
+            "akashic_remote_requests_total 3",
+            'akashic_prefix_cache_hits_total{tier="remote"} 22',
+            'akashic_request_success_total{finished_reason="stop"} 2',
+            "akashic_time_to_first_token_seconds_count 2",
+            "akashic_inter_token_latency_seconds_count 1",
+        ):
+            assert line in page.splitlines()
+
+    on_remote(home, upstream, check)
+
+
+def test_an_answer_that_its_client_left_counts_as_cancelled(home: Path) -> None:
+    upstream = Upstream([streams([text_piece("a")], after="hang")])
+
+    async def check(service: Service) -> None:
+        async with aclosing(service.generate(ask(user("hi")))) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break
+        stats = await service.stats()
+        assert (stats.requests_total, stats.requests_cancelled_total, stats.requests_failed_total) == (1, 1, 0)
+        assert service.distributions.ends == {"cancelled": 1}
+
+    on_remote(home, upstream, check)
 
 
 def test_a_longer_history_goes_on_from_the_very_bytes_of_the_shorter_one(home: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akashic_cli import command_tree, docs, man_pages
+from akashic_cli import api_pages, command_tree, docs, man_pages, roff
 from akashic_cli.__main__ import main
 from akashic_cli.bench.summary import percentile
 from akashic_cli.bench.transcripts import REMOVED_TEXT, Edit, read_run
@@ -185,16 +185,16 @@ def test_a_plot_without_matplotlib_is_refused_before_the_work(
 
 
 def test_the_man_pages_are_up_to_date_and_name_every_command_option_and_setting() -> None:
-    pages = man_pages.man_pages()
+    pages = {**man_pages.man_pages(), **api_pages.api_pages()}
     for place, text in pages.items():
         assert (docs.ROOT / docs.MAN / place).read_text() == text
     written = {p.relative_to(docs.ROOT / docs.MAN) for p in (docs.ROOT / docs.MAN).rglob("akashic*")}
     assert written - set(pages) == {Path("man7/akashic-ops.7"), Path("man7/akashic-cluster.7")}
     for name, command in command_tree.commands():
         page = pages[Path(f"man1/akashic-{name.split()[1]}.1")]
-        assert man_pages._roff(command_tree.usage(name, command)) in page
+        assert roff.roff(command_tree.usage(name, command)) in page
         for option, _ in command_tree.options(command):
-            assert man_pages._roff(option) in page
+            assert roff.roff(option) in page
     assert all(f"\\fB{name}\\fR" in pages[Path("man5/akashic-config.5")] for name in setting_names())
 
 

@@ -84,6 +84,7 @@ def _requests(page: _Page, stats: Stats) -> None:
     limit = stats.engine.running_limit
     page.gauge("running_limit", "Requests that may run together now; fewer under memory pressure.", limit)
     page.counter("requests", "Requests that were queued.", stats.requests_total)
+    page.counter("remote_requests", "Those of them that other servers computed.", stats.remote_requests_total)
     page.counter("requests_failed", "Requests that ended with an error.", stats.requests_failed_total)
     page.counter("requests_cancelled", "Requests whose client went away.", stats.requests_cancelled_total)
     page.counter("num_preemptions", "Requests that went back to the queue for lack of room.", stats.preempted_total)
@@ -106,7 +107,8 @@ def _spread(page: _Page, spread: Distributions) -> None:
 
 
 def _tokens(page: _Page, stats: Stats) -> None:
-    hits: dict[str, float] = {tier.tier: tier.hit_tokens for tier in stats.tiers.tiers}
+    hits: dict[str, float] = {tier.tier: 0 for tier in stats.tiers.tiers}
+    hits |= stats.reused_by_tier
     page.counter("prompt_tokens", "Tokens of prompts.", stats.prompt_tokens_total)
     page.counter("generation_tokens", "Tokens that were generated.", stats.generated_tokens_total)
     page.counter("computed_tokens", "Tokens of prompts that were computed.", stats.computed_tokens_total)

@@ -178,8 +178,11 @@ class Stats(Wire):
     requests_total: int = 0
     requests_failed_total: int = 0
     requests_cancelled_total: int = 0
+    remote_requests_total: int = 0
+    """Those of all that other servers computed."""
     prompt_tokens_total: int = 0
     reused_tokens_total: int = 0
+    reused_by_tier: dict[str, int] = Field(default_factory=dict)
     computed_tokens_total: int = 0
     generated_tokens_total: int = 0
     evicted_tokens_total: int = 0

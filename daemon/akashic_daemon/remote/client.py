@@ -22,6 +22,7 @@ from akashic_daemon.errors import (
     UpstreamTimeout,
 )
 from akashic_daemon.remote.endpoint import Endpoint
+from akashic_daemon.remote.transport import DirectTransport
 
 logger = logging.getLogger("akashic.remote")
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -57,7 +58,9 @@ class RemoteClient:
         self._limits = limits
         self._sleep = sleep
         timeout = httpx.Timeout(limits.silence_s, connect=limits.connect_s, read=None, pool=None)
-        self._http = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
+        self._http = httpx.AsyncClient(
+            transport=transport or DirectTransport(), timeout=timeout, trust_env=False, follow_redirects=False
+        )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -130,7 +133,7 @@ class RemoteClient:
             spent_s, pause_s = spent_s + wait_s, min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _sent(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> httpx.Response:
-        key = await asyncio.to_thread(self.endpoint.key)
+        key = await asyncio.to_thread(self.endpoint.key) if self.endpoint.key_file else self.endpoint.key()
         every = {**headers, **({"authorization": f"Bearer {key}"} if key else {})}
         if body is not None:
             every["content-type"] = "application/json"

@@ -18,7 +18,7 @@ from akashic_daemon import request_ids
 from akashic_daemon.answer_record import checked_continuation
 from akashic_daemon.context_planner import Room
 from akashic_daemon.engine.host import KnownModel
-from akashic_daemon.errors import BadRequest, NotFound, Unsupported
+from akashic_daemon.errors import AkashicError, BadRequest, NotFound, Unsupported
 from akashic_daemon.protocol.context import ExplainedSegment, Explanation
 from akashic_daemon.protocol.native import Miss, Reuse, SessionActivity, Timing
 from akashic_daemon.remote.client import Limits, RemoteClient
@@ -26,6 +26,7 @@ from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.remote.messages import body_of, encoded, text_body
 from akashic_daemon.remote.pruned import Pruned, prune
 from akashic_daemon.remote.reading import AnswerReader
+from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started
 from akashic_daemon.session_service import SessionService
 from akashic_daemon.trajectory.message import Message, Role, chain_all
@@ -90,6 +91,7 @@ class _Turn:
     left_out_tokens: int = 0
     window_moved: bool = False
     started_s: float = field(default_factory=time.monotonic)
+    last_piece_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class RemoteGeneration:
         self._before: dict[str, _Before] = {}
         """What each session sent last, and was answered."""
         self._running: dict[str, tuple[_Turn, AnswerReader]] = {}
+        self.counters = Counters()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -228,6 +231,8 @@ class RemoteGeneration:
         self._book.remember_places(session, asked.ops, request.messages)
         since = program.policy_since if program is not None and program.policy else 0
         return await asyncio.to_thread(
+        if not asked.ops and (asked.policy is None or not asked.policy.rules):
+            return Pruned.whole(request.messages, asked.notes)  # a thread would only cost time
             prune, request.messages, asked, server.tokens_of, window_tokens=endpoint.window_tokens, since=since
         )
 
@@ -257,6 +262,7 @@ class RemoteGeneration:
         reader = AnswerReader(turn.started_s)
         self._running[turn.id] = (turn, reader)
         is_told = False
+        self.counters.requests_total += 1
         try:
             async with aclosing(server.client.stream(path, encoded(body), session=turn.session)) as pieces:
                 async for piece in pieces:
@@ -265,19 +271,41 @@ class RemoteGeneration:
                         yield Started(turn.id, turn.session, model.name, turn.prompt_tokens, self._reuse(turn, reader))
                     for event in reader.read(piece):
                         yield event
+                        self._count_piece(turn, reader)
             if not is_told:
                 yield Started(turn.id, turn.session, model.name, turn.prompt_tokens, self._reuse(turn, reader))
             finished = self._finished(server, turn, reader)
-        except BaseException:
+        except BaseException as error:
+            self._count_broken(reader, error)
             if is_told:
                 await asyncio.shield(self._keep(model, turn, reader, None))
             raise
         finally:
             self._running.pop(turn.id, None)
         await asyncio.shield(self._keep(model, turn, reader, finished))
+        self._count_end(reader, finished)
         yield finished
 
     def _finished(self, server: _Server, turn: _Turn, reader: AnswerReader) -> Finished:
+    def _count_piece(self, turn: _Turn, reader: AnswerReader) -> None:
+        now_s = time.monotonic()
+        self.counters.piece(reader.first_s if reader.pieces == 1 else None, now_s - turn.last_piece_s)
+        turn.last_piece_s = now_s
+
+    def _count_broken(self, reader: AnswerReader, error: BaseException) -> None:
+        if isinstance(error, AkashicError):
+            self.counters.requests_failed_total += 1
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self.counters.requests_cancelled_total += 1
+            self.counters.spread.finished("cancelled", Timing(), 0, reader.pieces)
+
+    def _count_end(self, reader: AnswerReader, finished: Finished) -> None:
+        self.counters.generated_tokens_total += finished.completion_tokens - reader.pieces
+        self.counters.prompt(finished.reuse)
+        self.counters.spread.finished(
+            finished.finish_reason, finished.timing, finished.prompt_tokens, finished.completion_tokens
+        )
+
         now_s = time.monotonic()
         prompt_tokens = reader.prompt_tokens or turn.prompt_tokens
         if reader.prompt_tokens and turn.prompt_tokens > 256:

@@ -1,4 +1,7 @@
-"""Counters of the step loop, written by the engine thread and read by anyone (racy reads are good enough)."""
+"""Counters of requests. Each has one writer, the engine's thread or (of remote models) the event loop; anyone may read.
+
+Racy reads are good enough. `merged` makes one of several for people.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,24 @@ class Counters:
             self._inter_token_s.append(since_last_s)
             self.spread.inter_token.observe(since_last_s)
 
+    def piece(self, first_token_s: float | None, since_last_s: float) -> None:
+        """Count one piece of an answer that another server computes."""
+        self.token(first_token_s, since_last_s)
+        self._computed_at.append((self._generated_at[-1], 1))
+
+    def add(self, other: Counters) -> None:
+        """Count what others have counted."""
+        for name in self.__dataclass_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, int | float):
+                setattr(self, name, mine + theirs)
+            elif isinstance(mine, Distributions):
+                mine.add(theirs)
+            elif isinstance(mine, Counter):
+                mine.update(dict(theirs))
+            else:
+                mine.extend(list(theirs))
+
     def fill(self, stats: Stats) -> None:
         """Copy everything into a snapshot."""
         for name in (
@@ -70,6 +91,7 @@ class Counters:
         ):  # fmt: skip
             setattr(stats, name, getattr(self, name))
         stats.miss_causes = dict(self.miss_causes)
+        stats.reused_by_tier = dict(self.reused_by_tier)
         since_s = time.monotonic() - _WINDOW_S
         generated = sum(1 for t in list(self._generated_at) if t >= since_s)
         computed = sum(n for t, n in list(self._computed_at) if t >= since_s)
@@ -77,6 +99,14 @@ class Counters:
         stats.prefill_tokens_per_s = max(0, computed - generated) / _WINDOW_S
         stats.first_token_p50_s, stats.first_token_p95_s = _percentiles(list(self._first_token_s))
         stats.inter_token_p50_s, stats.inter_token_p95_s = _percentiles(list(self._inter_token_s))
+
+
+def merged(*counters: Counters) -> Counters:
+    """Return the sum of counters, as they are now."""
+    out = Counters()
+    for one in counters:
+        out.add(one)
+    return out
 
 
 def _percentiles(samples: list[float]) -> tuple[float | None, float | None]:

@@ -41,6 +41,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def add(self, other: Histogram) -> None:
+        """Count what another one with the same bounds has counted."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
     def cumulative(self) -> Iterator[tuple[str, int]]:
         """Return for each bound how many values don't exceed it; the last bound is infinite."""
         total = 0
@@ -64,6 +69,15 @@ class Distributions:
     generated_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
     ends: Counter[str] = field(default_factory=Counter)
     """How requests ended that didn't fail."""
+
+    def add(self, other: Distributions) -> None:
+        """Count what others have counted."""
+        for name in self.__dataclass_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Histogram):
+                mine.add(theirs)
+            else:
+                mine.update(dict(theirs))
 
     def finished(self, reason: str, timing: Timing, prompt_tokens: int, generated_tokens: int) -> None:
         """Count a request that ended; of one that its client left, only that."""
