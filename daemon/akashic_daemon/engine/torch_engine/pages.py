@@ -81,13 +81,15 @@ class PageTable:
             return
         pages = views[:, PAGE]
         self._count(pages, -1)
-        unseen = self.refs[pages]
+        unseen = self.refs.take(pages)
         if not unseen.all():
             gone = np.unique(pages[unseen == 0])
             self.fill[gone] = 0
             self._free.extend(gone[::-1].tolist())
 
     def _count(self, pages: Ints, change: int) -> None:
+        if not len(pages):
+            return
         if len(pages) < _FEW:
             np.add.at(self.refs, pages, change)
         else:  # twice as fast for long lists

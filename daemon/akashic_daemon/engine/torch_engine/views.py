@@ -41,10 +41,11 @@ def cut(views: Views, start: int, end: int) -> Views:
     """Return what stands at start <= position < end."""
     if start >= end:
         return NO_VIEWS
+    held = position_range(views)
+    if held is None or (start <= held[0] and held[1] < end):
+        return views.copy()
     first = starts(views)
     last = first + views[:, LENGTH]
-    if not len(views) or (start <= first[0] and last[-1] <= end):
-        return views.copy()
     low, high = int(np.searchsorted(last, start, "right")), int(np.searchsorted(first, end, "left"))
     part = views[low:high].copy()
     if len(part):
@@ -69,7 +70,7 @@ def merged(views: Views, added: Views) -> Views | None:
     if len(views) and len(added) and starts(added[:1])[0] < starts(views[-1:])[0] + views[-1, LENGTH]:
         both = both[np.argsort(starts(both), kind="stable")]
     first = starts(both)
-    if np.any(first[:-1] + both[:-1, LENGTH] > first[1:]):
+    if (first[:-1] + both[:-1, LENGTH] > first[1:]).any():
         return None
     return joined(both)
 
@@ -79,11 +80,11 @@ def joined(views: Views) -> Views:
     if len(views) < 2:
         return views
     before, after = views[:-1], views[1:]
-    continues = (
-        (before[:, PAGE] == after[:, PAGE])
-        & (before[:, BASE] == after[:, BASE])
-        & (before[:, OFFSET] + before[:, LENGTH] == after[:, OFFSET])
-    )
+    continues = before[:, PAGE] == after[:, PAGE]
+    if not continues.any():  # mostly so, and soon known
+        return views
+    continues &= before[:, BASE] == after[:, BASE]
+    continues &= before[:, OFFSET] + before[:, LENGTH] == after[:, OFFSET]
     if not continues.any():
         return views
     heads = np.flatnonzero(np.concatenate([[True], ~continues]))
@@ -101,11 +102,15 @@ def placed(views: Views, ranges: Sequence[tuple[int, int]]) -> Views:
     if not len(views):
         return NO_VIEWS
     spans = np.array(ranges, np.int64).reshape(-1, 2)
-    row_ends = np.cumsum(views[:, LENGTH], dtype=np.int64)
     if len(spans) == 1:
         out = views.copy()
-        out[:, BASE] = row_ends - views[:, LENGTH] - views[:, OFFSET] + spans[0, 0]
+        # The first row's base, and from row to row by the tokens between two first slots.
+        bases = out[:, BASE]
+        bases[0] = spans[0, 0] - views[0, OFFSET]
+        np.subtract(views[:-1, LENGTH] + views[:-1, OFFSET], views[1:, OFFSET], out=bases[1:])
+        np.cumsum(bases, out=bases)
         return out
+    row_ends = np.cumsum(views[:, LENGTH], dtype=np.int64)
     span_ends = np.cumsum(spans[:, 1] - spans[:, 0])
     assert row_ends[-1] == span_ends[-1]
     ends = np.union1d(row_ends, span_ends[span_ends > 0])
