@@ -15,6 +15,8 @@ from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.memory import static_vectors
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.memory import Said
+from akashic_daemon.program.align import entries_of
+from akashic_daemon.program.route import Route
 from akashic_daemon.protocol import native
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.schedule.request import Request
@@ -84,6 +86,26 @@ def prompts() -> Iterator[list[bytes]]:
 
     with mock.patch.object(StepLoop, "submit", noting):
         yield seen
+
+
+@contextmanager
+def routes() -> Iterator[list[Route]]:
+    """Give the way of each request in which its program is carried out."""
+    seen: list[Route] = []
+    submit = StepLoop.submit
+
+    def noting(loop: StepLoop, job: Request) -> None:
+        seen.append(job.routes[0])
+        submit(loop, job)
+
+    with mock.patch.object(StepLoop, "submit", noting):
+        yield seen
+
+
+def visible(route: Route) -> list[bytes]:
+    """Return what of each message the answer attends to."""
+    entries = entries_of(route.path, route.owners)
+    return [bytes(t if t < 256 else 256 - t & 0xFF for t in entry.tokens) for entry in entries]
 
 
 async def turn(service: Service, session: str, prompt: str, **options: Any) -> native.TurnEvent:

@@ -21,7 +21,7 @@ from akashic_daemon.config import MemorySection
 from akashic_daemon.context_planner import Room
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound
 from akashic_daemon.memory.answers import Recalled, Remembered, Selector
-from akashic_daemon.memory.from_messages import is_recalled, said_of
+from akashic_daemon.memory.from_messages import said_of
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.memory import MemoryAsk
@@ -141,13 +141,13 @@ class ChatMemory:
 
     async def _woven(self, request: GenerationInput, scope: Scope, chains: Sequence[ChainDigest]) -> GenerationInput:
         """Return the request with what was recalled before its user messages, and before the newest if it is new."""
-        _refuse_numbers(request)
         assert request.messages is not None
         await self._ready()  # where earlier requests ended is read at the start
         ends = [scope.end(chain) for chain in chains]
         session = request.session or self._sessions.book.session_at(ends[-64:])
         stored: Mapping[Place, tuple[Message, ...]] | None = None
         out: list[Message] = []
+        sent: list[int] = []
         seen: Counter[MessageDigest] = Counter()
         newest: Recall | None = None
         notes = request.notes
@@ -162,7 +162,7 @@ class ChatMemory:
                     if place in stored:
                         self._keep(ends[index], Recall(stored[place]))
                     elif index == last:
-                        so_far = replace(request, messages=(*out, *request.messages[index:]))
+                        so_far = replace(request, messages=(*out, *request.messages[index:]), sent=(*sent, len(out)))
                         found, note = await self._recall_into(so_far, message, scope)
                         self._keep(ends[index], found)
                         notes = (*notes, note) if note else notes
@@ -170,9 +170,10 @@ class ChatMemory:
                 if recall is not None:
                     out += recall.messages
                     newest = recall if index == last else newest
+            sent.append(len(out))
             out.append(message)
         told = newest.told if newest is not None and newest.told is not None else _told(scope)
-        return replace(request, messages=tuple(out), session=session, recalled=told, notes=notes)
+        return replace(request, messages=tuple(out), sent=tuple(sent), session=session, recalled=told, notes=notes)
 
     async def _stored(self, session: str | None, scope: Scope) -> Mapping[Place, tuple[Message, ...]]:
         """Return what was recalled in a stored session, by the user message before which it stands."""
@@ -183,12 +184,12 @@ class ChatMemory:
         out: dict[Place, tuple[Message, ...]] = {}
         before: list[Message] = []
         for message in messages:
-            if message.role is Role.USER and not is_recalled(message):
+            if message.role is Role.USER and not message.is_recalled:
                 digest = message.digest()
                 if before and all(one.source == scope.source for one in before):
                     out[digest, seen[digest]] = tuple(before)
                 seen[digest] += 1
-            before = [*before, message] if is_recalled(message) else []
+            before = [*before, message] if message.is_recalled else []
         return out
 
     async def _recall_into(
@@ -354,18 +355,3 @@ class ChatMemory:
 
 def _told(scope: Scope) -> native.Recalled:
     return native.Recalled(namespaces=list(scope.namespaces))
-
-
-def _refuse_numbers(request: GenerationInput) -> None:
-    """Raise BadRequest for operations that name messages by number: recalled ones would move the numbers."""
-    for name, value in (
-        ("akashic.cache_ops", request.cache_ops),
-        ("drop_message", request.drop_message),
-        ("reposition", request.reposition),
-    ):
-        if value:
-            raise BadRequest(
-                f"akashic.memory and {name} in one request: recalled messages would move the numbers of others",
-                hint="use a policy, or `akashic ctx` on the session, or memory: false",
-                param="akashic.memory",
-            )

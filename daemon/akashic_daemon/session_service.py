@@ -7,10 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.program.policy import Policy, load
+from akashic_daemon.program.renumber import renumbered
 from akashic_daemon.program.wire import Asked, from_request
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import Explanation
@@ -52,7 +54,7 @@ class SessionService:
         stored = program.policy if program is not None else None
         policy = request.policy or (None if request.drop_rule else stored or default_policy)
         asked = from_request(
-            message_count=len(request.messages),
+            message_count=len(request.messages if request.sent is None else request.sent),
             cache_ops=request.cache_ops,
             policy=policy,
             drop_message=request.drop_message,
@@ -60,6 +62,9 @@ class SessionService:
             drop_rule=request.drop_rule,
             find=self.find_policy,
         )
+        if request.sent is not None:
+            sent = request.sent
+            asked = replace(asked, ops=tuple(moved for op in asked.ops for moved in renumbered(op, sent)))
         own = program.ops if program is not None else ()
         return Asked((*own, *self.book.with_places(session, asked.ops)), asked.policy, asked.notes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from akashic_daemon.memory.recalled import CLOSING, OPENING
 from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.service import Service
 from fake_service import answer, ask, assistant, user
-from memory_service import FACTS, fill, on_service, prompts, turn
+from memory_service import FACTS, fill, on_service, prompts, routes, turn, visible
 
 PARROT = "What does the parrot eat?"
 ALTERNATING = (
@@ -104,13 +105,40 @@ def test_who_does_not_ask_or_asks_elsewhere_gets_nothing_of_it(home: Path) -> No
     on_service(home, check)
 
 
-@pytest.mark.parametrize("field", ["cache_ops", "drop_message", "reposition"])
-def test_operations_by_number_do_not_go_with_memory(home: Path, field: str) -> None:
-    value = {"cache_ops": ({"op": "repos"},), "drop_message": {"0": [0]}, "reposition": (0,)}[field]
-
+@pytest.mark.parametrize(
+    "fields",
+    [{"cache_ops": ({"op": "drop", "messages": [1]},)}, {"drop_message": {"2": [1]}}],
+)
+def test_operations_by_number_mean_the_messages_that_were_sent(home: Path, fields: dict[str, Any]) -> None:
     async def check(service: Service) -> None:
-        with pytest.raises(BadRequest, match="recalled messages would move the numbers"):
-            await answer(service, ask(user(PARROT), memory=True, **{field: value}))
+        await fill(service)
+        first = await answer(service, ask(user(PARROT), memory=True, session="s"))
+        history = (user(PARROT), assistant(first.text), user("Thanks!"))
+        with routes() as seen:
+            await answer(service, ask(*history, memory=True, session="s", **fields))
+        shown = b"".join(visible(seen[0]))
+        assert [text.encode() in shown for text in (OPENING, PARROT, first.text, "Thanks!")] == [
+            True,
+            True,
+            False,
+            True,
+        ]
+
+    on_service(home, check)
+
+
+def test_numbers_that_mean_nothing_that_was_sent_are_refused_as_they_were_sent(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        for operation, said in (
+            ({"op": "drop", "messages": [1]}, "there is no message 1; 1 were sent"),
+            ({"op": "drop", "select": "messages 0..2"}, "there is no message 2; 1 were sent"),
+            ({"op": "repos", "at": 2}, "takes effect before message 2, but 1 messages were sent"),
+            ({"op": "drop", "tokens": [[0, 4]]}, "what is recalled moves their numbers"),
+            ({"op": "drop", "messages": [0]}, "sent as drop message 0.*newest user message"),
+        ):
+            with pytest.raises(BadRequest, match=said):
+                await answer(service, ask(user(PARROT), memory=True, cache_ops=(operation,)))
 
     on_service(home, check)
 

@@ -83,10 +83,14 @@ def test_blank_lines_comments_and_a_missing_last_newline_are_fine(source: str) -
     [
         ("dorp tool", (1, 1), "found 'dorp', expected 'append', 'assert',"),
         ("dorp tool", (1, 1), "(did you mean 'drop'?)"),
-        ("repos\n\n  drop tol[:-1]", (3, 8), "found 'tol', expected 'message', 'messages', 'role', 'thinking'"),
+        (
+            "repos\n\n  drop tol[:-1]",
+            (3, 8),
+            "found 'tol', expected 'memory', 'message', 'messages', 'role', 'thinking'",
+        ),
         ("drop tol", (1, 6), "(did you mean 'tool'?)"),
         ("drop tool[", (1, 11), "found the end of the line, expected '-', ':', a name, a number"),
-        ("drop", (1, 5), "found the end of the line, expected 'message'"),
+        ("drop", (1, 5), "found the end of the line, expected 'memory', 'message'"),
         ("append user hi", (1, 13), "found 'hi', expected 'file', <<WORD, a text in \"quotes\""),
         ('append robot "hi"', (1, 8), "found 'robot', expected system, user, assistant, tool"),
         ('append user "hi', (1, 13), "expected 'file'"),

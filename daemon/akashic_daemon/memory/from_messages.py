@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from akashic_daemon.memory.memory import Said
-from akashic_daemon.trajectory.message import RECALL_SOURCE, Message, Role
-
-
-def is_recalled(message: Message) -> bool:
-    """Tell if memory put the message into its conversation."""
-    return message.source is not None and message.source.startswith(RECALL_SOURCE)
+from akashic_daemon.trajectory.message import Message, Role
 
 
 def said_of(messages: Iterable[Message]) -> list[Said]:
     """Return what is to be remembered of messages, in their order."""
     out = []
     for message in messages:
-        if message.role is Role.SYSTEM or is_recalled(message):
+        if message.role is Role.SYSTEM or message.is_recalled:
             continue
         text = text_of(message)
         if text.strip():

@@ -16,6 +16,7 @@ COUNTS: Mapping[str, Callable[[Ledger], int]] = {
     "assistant_messages": lambda ledger: len(ledger.visible["assistant"]),
     "tool_results": lambda ledger: len(ledger.visible["tool"]),
     "thinking_messages": lambda ledger: len(ledger.visible["thinking"]),
+    "recalled_messages": lambda ledger: len(ledger.visible["memory"]),
     "visible_tokens": lambda ledger: ledger.visible_tokens,
     "next_position": lambda ledger: ledger.next_position,
     "position": lambda ledger: ledger.next_position,

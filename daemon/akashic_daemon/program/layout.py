@@ -23,6 +23,7 @@ class MessageTokens:
     ranges: its tokens; empty when it shares the segment of an earlier one, or isn't in the prompt.
     group: half-open range of the messages that share its segment, itself included.
     thinking: the tokens of its reasoning; `has_thinking` without them means that the model's marks aren't known.
+    recalled: whether memory put it there.
     present: false when the prompt was cut to the window and the message was left out.
     """
 
@@ -33,6 +34,7 @@ class MessageTokens:
     has_thinking: bool = False
     thinking: Ranges = ()
     present: bool = True
+    recalled: bool = False
 
     @property
     def tokens(self) -> int:
@@ -121,7 +123,9 @@ class Layout:
             if message.index in gone:
                 assert gone.issuperset(range(*message.group)), f"part of the group {message.group}"
                 alone = (message.index, message.index + 1)
-                laid.append(MessageTokens(message.index, message.role, (), alone, present=False))
+                laid.append(
+                    MessageTokens(message.index, message.role, (), alone, present=False, recalled=message.recalled)
+                )
                 continue
             shift = 0
             for start, end in message.ranges:
@@ -193,7 +197,8 @@ def _message(
         known = _thinking(tokens, ranges[0], marks) if ranges else ()
         thinks = bool(known)
     shared = group[0] != index
-    return MessageTokens(index, message.role, ranges, group, thinks, known, span[0] < span[1] or shared)
+    present = span[0] < span[1] or shared
+    return MessageTokens(index, message.role, ranges, group, thinks, known, present, message.is_recalled)
 
 
 def _thinking(tokens: array[int], span: Range, marks: tuple[Sequence[int], Sequence[int]]) -> Ranges:

@@ -15,8 +15,10 @@ from akashic_daemon.program.path import Drop, Insert, Op, Repos
 from akashic_daemon.program.ranges import Range, Ranges, intersect, normal, size, subtract
 from akashic_daemon.trajectory.message import Role
 
-KINDS = ("messages", "system", "user", "assistant", "tool", "thinking")
-"""What selectors and counts can name: all messages, those of a role, those whose reasoning is visible."""
+KINDS = ("messages", "system", "user", "assistant", "tool", "thinking", "memory")
+"""What selectors and counts can name: all messages, those of a role, those whose reasoning is visible, what was recalled.
+
+Recalled messages are no user's and no answer, so that a program does the same with memory as without it."""
 
 _SCAFFOLD = -1
 
@@ -89,13 +91,13 @@ class Ledger:
             count = end - start
             self._pieces[index] = [self._append(count)]
         self._full[index] = count
-        if entry.role is Role.USER:
+        if entry.role is Role.USER and not entry.recalled:
             self.newest_user = index
-        elif entry.role is Role.ASSISTANT:
+        elif entry.role is Role.ASSISTANT and not entry.recalled:
             self.answers.append(index)
         self._live.add(index)
-        self.visible["messages"].append(index)
-        self.visible[entry.role].append(index)
+        for kind in _kinds(entry):
+            self.visible[kind].append(index)
         if entry.has_thinking:
             self.visible["thinking"].append(index)
 
@@ -149,7 +151,7 @@ class Ledger:
 
     def _forget(self, message: int) -> None:
         self._live.discard(message)
-        for kind in ("messages", self.entries[message].role, "thinking"):
+        for kind in (*_kinds(self.entries[message]), "thinking"):
             kept = self.visible[kind]
             at = bisect_left(kept, message)
             if at < len(kept) and kept[at] == message:
@@ -250,5 +252,12 @@ class Ledger:
         self.next_position = max(self.next_position, piece.position + piece.length)
         self.visible_tokens += piece.length
         self._live.add(message)
-        for kind in ("messages", self.entries[message].role):
+        for kind in _kinds(self.entries[message]):
             insort(self.visible[kind], message)
+
+
+def _kinds(entry: MessageTokens) -> tuple[str, ...]:
+    if not entry.recalled:
+        return "messages", entry.role
+    # The word that stands for an answer to it goes with it, and isn't counted.
+    return ("messages", "memory") if entry.role is Role.USER else ("messages",)

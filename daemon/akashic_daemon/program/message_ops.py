@@ -138,7 +138,7 @@ def newest_users(layout: Layout) -> list[int | None]:
     newest: int | None = None
     for message in layout.messages:
         out.append(None if message.role is Role.USER else newest)
-        if message.role is Role.USER:
+        if message.role is Role.USER and not message.recalled:
             newest = message.index
     return [*out, newest]
 

@@ -20,6 +20,7 @@ _COUNT_OF_KIND = {
     "assistant": "assistant_messages",
     "tool": "tool_results",
     "thinking": "thinking_messages",
+    "memory": "recalled_messages",
 }
 _NEVER_MORE_THAN = (
     ("tool_results", "messages"),
@@ -27,6 +28,7 @@ _NEVER_MORE_THAN = (
     ("assistant_messages", "messages"),
     ("system_messages", "messages"),
     ("thinking_messages", "messages"),
+    ("recalled_messages", "messages"),
     ("visible_tokens", "next_position"),
     ("free_positions", "next_position"),
 )

@@ -2,7 +2,8 @@
 
 `tool[:-12]` all but the newest 12 visible tool results · `messages 3..5` by number, both ends included ·
 `tool older than 4 turns` those that more than 4 answers came after · `tokens 100..200` of the rendered prompt, both ends
-included · `thinking[:-2]` the reasoning inside messages. Slices are Python's. The syntax stands in ops.lark.
+included · `thinking[:-2]` the reasoning inside messages · `memory[:-2]` what memory recalled, which is no user's and no
+assistant's message. Slices are Python's. The syntax stands in ops.lark.
 """
 
 from __future__ import annotations
@@ -164,7 +165,9 @@ def select(selector: Selector, ledger: Ledger) -> Selection:
         chosen = visible[start:end]
     else:
         chosen = visible[:]
-    return _thinking(chosen, ledger) if selector.kind == "thinking" else Selection(tuple(chosen))
+    if selector.kind == "thinking":
+        return _thinking(chosen, ledger)
+    return Selection(tuple(_with_their_ends(chosen, ledger) if selector.kind == "memory" else chosen))
 
 
 def _by_number(first: int, last: int, count: int) -> Selection:
@@ -175,6 +178,17 @@ def _by_number(first: int, last: int, count: int) -> Selection:
     if last >= count:
         raise BadRequest(f"message {last} doesn't exist there yet; {count} messages precede it")
     return Selection(tuple(range(first, last + 1)))
+
+
+def _with_their_ends(recalled: list[int], ledger: Ledger) -> list[int]:
+    """Return recalled messages with the word after each that stands for an answer to it."""
+    out: list[int] = []
+    for message in recalled:
+        out.append(message)
+        after = message + 1
+        if after < len(ledger.entries) and ledger.entries[after].recalled and ledger.is_visible(after):
+            out.append(after)
+    return out
 
 
 def _thinking(chosen: list[int], ledger: Ledger) -> Selection:

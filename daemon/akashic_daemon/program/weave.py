@@ -158,7 +158,8 @@ class _Weaver:
         if place == len(layout.messages):
             return layout.has_generation_prompt
         message = layout.messages[place]
-        return message.role is Role.ASSISTANT and message.present and message.group[0] == place and place > 0
+        answered = message.role is Role.ASSISTANT and not message.recalled
+        return answered and message.present and message.group[0] == place and place > 0
 
     def _note(self, text: str) -> None:
         self._notes[text] = None

@@ -225,14 +225,15 @@ class RemoteGeneration:
         assert request.messages is not None
         endpoint = server.client.endpoint
         if endpoint.passes_ops:
+            _refuse_moved_numbers(request, endpoint.url)
             return Pruned.whole(request.messages, _passed_note(request))
         program = await self._sessions.program(session)
         asked = self._sessions.asked(request, session, program, "none")
         self._book.remember_places(session, asked.ops, request.messages)
         since = program.policy_since if program is not None and program.policy else 0
-        return await asyncio.to_thread(
         if not asked.ops and (asked.policy is None or not asked.policy.rules):
             return Pruned.whole(request.messages, asked.notes)  # a thread would only cost time
+        return await asyncio.to_thread(
             prune, request.messages, asked, server.tokens_of, window_tokens=endpoint.window_tokens, since=since
         )
 
@@ -261,8 +262,8 @@ class RemoteGeneration:
                 body |= _akv_fields(request)
         reader = AnswerReader(turn.started_s)
         self._running[turn.id] = (turn, reader)
-        is_told = False
         self.counters.requests_total += 1
+        is_told = False
         try:
             async with aclosing(server.client.stream(path, encoded(body), session=turn.session)) as pieces:
                 async for piece in pieces:
@@ -270,8 +271,8 @@ class RemoteGeneration:
                         is_told = True
                         yield Started(turn.id, turn.session, model.name, turn.prompt_tokens, self._reuse(turn, reader))
                     for event in reader.read(piece):
-                        yield event
                         self._count_piece(turn, reader)
+                        yield event
             if not is_told:
                 yield Started(turn.id, turn.session, model.name, turn.prompt_tokens, self._reuse(turn, reader))
             finished = self._finished(server, turn, reader)
@@ -282,11 +283,10 @@ class RemoteGeneration:
             raise
         finally:
             self._running.pop(turn.id, None)
-        await asyncio.shield(self._keep(model, turn, reader, finished))
         self._count_end(reader, finished)
+        await asyncio.shield(self._keep(model, turn, reader, finished))
         yield finished
 
-    def _finished(self, server: _Server, turn: _Turn, reader: AnswerReader) -> Finished:
     def _count_piece(self, turn: _Turn, reader: AnswerReader) -> None:
         now_s = time.monotonic()
         self.counters.piece(reader.first_s if reader.pieces == 1 else None, now_s - turn.last_piece_s)
@@ -306,6 +306,7 @@ class RemoteGeneration:
             finished.finish_reason, finished.timing, finished.prompt_tokens, finished.completion_tokens
         )
 
+    def _finished(self, server: _Server, turn: _Turn, reader: AnswerReader) -> Finished:
         now_s = time.monotonic()
         prompt_tokens = reader.prompt_tokens or turn.prompt_tokens
         if reader.prompt_tokens and turn.prompt_tokens > 256:
@@ -419,6 +420,15 @@ def _akv_fields(request: GenerationInput) -> Mapping[str, Any]:
     ours = {"cache_ops": list(request.cache_ops), "policy": request.policy, "edit_reuse": request.edit_reuse}
     own = {name: value for name, value in ours.items() if value}
     return out | ({"akashic": own} if own else {})
+
+
+def _refuse_moved_numbers(request: GenerationInput, url: str) -> None:
+    """Raise Unsupported for operations of a server that doesn't know which messages memory put there."""
+    if request.sent is not None and (request.cache_ops or request.drop_message or request.reposition):
+        raise Unsupported(
+            f"cache operations are passed on to {url}, which counts what memory recalled like any other message",
+            hint="send memory: false with them, or use a policy",
+        )
 
 
 def _passed_note(request: GenerationInput) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ class GenerationInput:
     "required", or the name of a tool that must be called, as `NAMED_TOOL + name`. json_schema: the answer is JSON for it;
     strict_schema: refuse one that a grammar can't hold it to. think: whether a model that can think does; None is as it likes.
     memory: whether, or how, memory is used; None leaves it to the settings. recalled: what of it stands in the messages.
+    sent: where in `messages` those stand that the client sent, when memory put others there; numbers in operations count these.
     notes: what was done to it on the way here, for people.
     """
 
@@ -53,6 +54,7 @@ class GenerationInput:
     priority: Priority = "normal"
     memory: bool | MemoryAsk | None = None
     recalled: Recalled | None = None
+    sent: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
 
 

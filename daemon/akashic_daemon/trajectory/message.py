@@ -59,6 +59,11 @@ class Message:
     source: str | None = None
 
     @property
+    def is_recalled(self) -> bool:
+        """Whether memory put it into its conversation."""
+        return self.source is not None and self.source.startswith(RECALL_SOURCE)
+
+    @property
     def said(self) -> str:
         """What was sampled of it, as one text by which its ids are kept: its content, and thoughts and calls if it has any."""
         text = self.content if self.thinking is None else f"\x1e{self.thinking}\x1e{self.content}"
