@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,11 @@ _END_TIMEOUT_S = 10.0
 
 Told = Callable[[dict[str, Any]], None]
 """Takes what the process says meanwhile."""
+
+
+def end_like_an_interrupt() -> None:
+    """Let SIGTERM do what Ctrl-C does: what was measured is kept, and no measuring process or daemon stays behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def run_module(module: str, arguments: Sequence[str], told: Told, *, doing: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from akashic_cli.bench.peers import OURS
 from akashic_cli.bench.pictures import Picture
 from akashic_cli.bench.record import DONE, Measure, Record, SuiteRecord
-from akashic_cli.bench.suites import OURS, SUITES
+from akashic_cli.bench.suites import SUITES
 from akashic_cli.render.units import duration, size
 
 _LOWER, _HIGHER = "less is better", "more is better"

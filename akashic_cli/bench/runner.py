@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from akashic_cli.bench.facts import machine_facts
+from akashic_cli.bench.peers import OURS, told
 from akashic_cli.bench.record import DONE, FAILED, INTERRUPTED, RUNNING, SKIPPED, Record, SuiteRecord, history, save
-from akashic_cli.bench.suites import OURS, SUITES, Inputs, Suite, reason_of
+from akashic_cli.bench.suites import SUITES, Inputs, Suite, reason_of
 from akashic_daemon import __version__
 from akashic_daemon.errors import AkashicError, NotFound, UsageError
 from akashic_daemon.program.grammar import nearest
@@ -58,7 +59,7 @@ def begin(names: Sequence[str], inputs: Inputs, command: str) -> Record:
         "transcripts": [path.name for path in inputs.transcripts],
         "conversations": [path.name for path in inputs.conversations],
         "model": inputs.model,
-        "peers": {name: target.base_url for name, target in inputs.peers.items()},
+        "peers": told(inputs.asked_peers),
     }
     started = now.isoformat(timespec="seconds")
     return Record(f"{now:%Y%m%d-%H%M%S-%f}"[:-3], size, started, __version__, command, machine_facts(), about)
@@ -99,7 +100,7 @@ def _steps(names: Sequence[str], inputs: Inputs) -> list[_Step]:
     for name in names:
         suite = SUITES[name]
         seconds = suite.seconds[inputs.is_full]
-        targets = [OURS, *(inputs.peers if suite.takes_peers else ())]
+        targets = [OURS, *(peer.name for peer in inputs.asked_peers if suite.takes_peers)]
         steps += [_Step(suite, target, seconds) for target in targets]
     return steps
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from akashic_cli.bench.own_daemon import OwnDaemon
+from akashic_cli.bench.peers import Peer
 from akashic_cli.bench.record import Measure
 from akashic_cli.bench.replay import Player, prepare, replay
 from akashic_cli.bench.request import Target
@@ -21,7 +22,10 @@ from akashic_cli.bench.synthetic import make_run
 from akashic_cli.bench.transcripts import Edit, Run, read_run
 from akashic_daemon.errors import AkashicError
 
-OURS = "akashic"
+if TYPE_CHECKING:
+    from akashic_cli.bench.agents.sweep import Plan as AgentPlan
+    from akashic_cli.bench.agents.workload import Episode
+
 Progress = Callable[[float], None]
 """Takes which share of a suite is done."""
 
@@ -35,7 +39,9 @@ class Inputs:
     conversations: tuple[Path, ...] = ()
     model: str | None = None
     folder: Path | None = None
+    asked_peers: tuple[Peer, ...] = ()
     peers: dict[str, Target] = field(default_factory=dict)
+    """Where requests to the asked peers go, once they are served."""
     command: tuple[str, ...] | None = None
     """What serves, instead of the daemon that is installed."""
 
@@ -200,10 +206,38 @@ def _tiers(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     return measures, result
 
 
-def _agents(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
+def _agents(inputs: Inputs, peer: Target | None, progress: Progress) -> Found:
+    from akashic_cli.bench.agents.strategies import needs_ours
+    from akashic_cli.bench.agents.sweep import Sweep
+
+    plan, played = _agent_plan(inputs)
+    if peer is not None:
+        able = [name for name in plan.policies if not needs_ours(name, plan.setting)]
+        plan = replace(plan, policies=able, is_ours=False)
+    total, done = sum(len(e.turns) for e in played) * len(plan.policies) * len(plan.concurrency), [0]
+
+    def told(_what: str, count: int) -> None:
+        done[0] += count
+        progress(done[0] / total * (0.5 if plan.rates else 1.0))
+
+    def measured(target: Target) -> Found:
+        sweep = Sweep(plan, played, target, told)
+        sweep.run()
+        if all(len(row["broken"]) == row["episodes"] for row in sweep.levels):
+            raise AkashicError(f"playing agents: every episode broke off: {sweep.levels[0]['broken'][0]}")
+        return _agent_measures(sweep.report()), sweep.report()
+
+    if peer is not None:
+        return measured(peer)
+    with OwnDaemon(inputs.folder, model=inputs.model, command=inputs.command) as daemon:
+        daemon.start({})
+        return measured(daemon.target(named_sessions=True))
+
+
+def _agent_plan(inputs: Inputs) -> tuple[AgentPlan, list[Episode]]:
     from akashic_cli.bench.agents.figures import Objective, Price
     from akashic_cli.bench.agents.strategies import NAMES, Setting
-    from akashic_cli.bench.agents.sweep import Plan, Sweep
+    from akashic_cli.bench.agents.sweep import Plan
     from akashic_cli.bench.agents.workload import Waits, episode_of
 
     full = inputs.is_full
@@ -214,18 +248,8 @@ def _agents(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     ]
     setting = Setting(12, 2048, summary_tokens=256) if full else Setting(2, 600, summary_tokens=32)
     policies = NAMES if full else ("none", "drop", "summarise")
-    plan = Plan(policies, (1, 2, 4, 8, 16) if full else (2,), full, setting, Price(1.0, 0.1, 5.0), Objective())
-    total, done = sum(len(e.turns) for e in played) * len(policies) * len(plan.concurrency), [0]
-
-    def told(_what: str, count: int) -> None:
-        done[0] += count
-        progress(done[0] / total * (0.5 if full else 1.0))
-
-    with OwnDaemon(inputs.folder, model=inputs.model, command=inputs.command) as daemon:
-        daemon.start({})
-        sweep = Sweep(plan, played, daemon.target(named_sessions=True), told)
-        sweep.run()
-    return _agent_measures(sweep.report()), sweep.report()
+    levels = (1, 2, 4, 8, 16) if full else (2,)
+    return Plan(policies, levels, full, setting, Price(1.0, 0.1, 5.0), Objective()), played
 
 
 def _agent_measures(result: dict[str, Any]) -> list[Measure]:
@@ -268,7 +292,7 @@ SUITES = {
         Suite("decode", "decode and prefill of the engine, and the planner's error", (60, 240), _decode),
         Suite("replay", "agents one after another: first token, tokens computed", (60, 900), _replay, takes_peers=True),
         Suite("serve", "agents at the same time: throughput, first token", (60, 600), _serve, takes_peers=True),
-        Suite("agents", "policies under a load of agents: cost, latency, rate", (90, 3600), _agents),
+        Suite("agents", "policies under a load of agents: cost, latency, rate", (90, 3600), _agents, takes_peers=True),
         Suite("fidelity", "what shortened histories cost in likelihood", (60, 3600), _fidelity),
         Suite("tiers", "a session's next turn by where its KV is", (120, 900), _tiers),
         Suite("memory", "which share of a question's evidence memory finds", (60, 120), _memory, _needs_conversations),

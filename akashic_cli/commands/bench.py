@@ -23,6 +23,9 @@ app = typer.Typer(no_args_is_help=True, help="Measure a server the way an agent 
 @app.callback()
 def group() -> None:
     """Measure a server the way an agent meets it."""
+    from akashic_cli.bench.child import end_like_an_interrupt
+
+    end_like_an_interrupt()
 
 
 @app.command()

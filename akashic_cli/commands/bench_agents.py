@@ -10,9 +10,7 @@ import typer
 from akashic_cli.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
-    from akashic_cli.bench.agents.sweep import Plan, Sweep
-    from akashic_cli.bench.agents.workload import Episode
-    from akashic_cli.bench.request import Target
+    from akashic_cli.bench.agents.measurement import Measurement
 
 
 def agents(
@@ -21,7 +19,7 @@ def agents(
         typer.Argument(metavar="[TRANSCRIPT]", help="Recorded runs, JSON with messages; made-up ones if absent."),
     ] = None,
     policies: Annotated[
-        str, typer.Option("--policies", metavar="NAME,...", help="Of none, drop, prune, summarise.")
+        str, typer.Option("--policies", metavar="NAME[:N],...", help="none, drop, prune, summarise, rewrite.")
     ] = "none,drop,prune,summarise",
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="N,...", help="Agents at the same time; each is measured.")
@@ -41,6 +39,9 @@ def agents(
     threshold: Annotated[
         int, typer.Option("--threshold", min=64, help="Prompt tokens at which summarise does.")
     ] = 4096,
+    gate: Annotated[
+        int, typer.Option("--gate", min=64, help="New tokens after which rewrite writes its memory anew.")
+    ] = 1024,
     summary_tokens: Annotated[int, typer.Option("--summary-tokens", min=1, help="Longest summary.")] = 256,
     prices: Annotated[
         str, typer.Option("--prices", metavar="COMPUTED,CACHED,OUTPUT", help="Of a token of each sort.")
@@ -51,10 +52,23 @@ def agents(
     most_latency: Annotated[float, typer.Option("--most-latency", metavar="S", min=0, help="Longest wait.")] = 60.0,
     speedup: Annotated[float, typer.Option("--speedup", min=0.001, help="Divides all waits.")] = 1.0,
     memory: Annotated[bool, typer.Option("--memory", help="With long-term memory in each request.")] = False,
+    nll: Annotated[
+        int, typer.Option("--nll", metavar="TURNS", min=0, help="Answers of a run whose likelihood is measured.")
+    ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Decides when episodes arrive.")] = 1,
     base_url: Annotated[
         str | None, typer.Option("--base-url", metavar="URL", help="Another server; else a daemon of its own.")
     ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer", metavar="NAME=URL", help="A server measured beside; `llama.cpp`: its own, started here."
+        ),
+    ] = None,
+    peer_model: Annotated[str, typer.Option("--peer-model", help="Model that requests to peers name.")] = "default",
+    peer_timeout: Annotated[
+        float, typer.Option("--peer-timeout", metavar="S", min=0.1, help="Longest silence of a peer.")
+    ] = 120.0,
     model: Annotated[
         str | None, typer.Option("--model", "-m", metavar="FILE", help="A model's file; another server's by its name.")
     ] = None,
@@ -69,13 +83,17 @@ def agents(
 ) -> None:
     """Play recorded agents, their tools' times included, and compare ways to keep histories short.
 
-    Throughput, times and cost at each number of agents, and with --rates how many episodes a minute keep to --slo. Summaries
-    are real requests: their tokens and their time are charged to the policy that wants them.
+    Throughput, times and cost at each number of agents, with --rates how many episodes a minute keep to --slo, and with --nll
+    how likely the recorded answers are after what each policy leaves. Summaries are real requests: their tokens and their
+    time are charged to the policy that wants them. drop:4, prune:4: tool results that stay; summarise:2048, rewrite:1024:
+    tokens; +memory behind a name turns on long-term memory.
     """
     from akashic_cli.bench.agents.figures import Objective, Price
+    from akashic_cli.bench.agents.measurement import Asked, Measurement
     from akashic_cli.bench.agents.strategies import Setting, parse_names
     from akashic_cli.bench.agents.sweep import Plan
     from akashic_cli.bench.agents.workload import Waits, episode_of
+    from akashic_cli.bench.peers import parse_peers
     from akashic_cli.bench.synthetic import make_run
     from akashic_cli.bench.transcripts import read_run
     from akashic_daemon.evolve.judge import Prices
@@ -88,14 +106,16 @@ def agents(
         parse_names(policies),
         _levels(concurrency),
         rates,
-        Setting(keep, threshold, summary_tokens=summary_tokens, memory=memory),
+        Setting(keep, threshold, summary_tokens=summary_tokens, memory=memory, gate_tokens=gate),
         Price(found.computed, found.cached, found.output),
         Objective.parse(slo),
         seed,
         base_url is None,
     )
     played = [made[i % len(made)] for i in range(episodes)]
-    _measure(plan, played, base_url, model, work_dir, out, as_json=as_json)
+    folder = None if work_dir is None else work_dir.absolute()
+    asked = Asked(base_url, model, folder, tuple(parse_peers(peer or [])), peer_model, peer_timeout, nll)
+    _play(Measurement(plan, played, asked), out, as_json=as_json)
 
 
 def _levels(text: str) -> list[int]:
@@ -109,70 +129,50 @@ def _levels(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _measure(
-    plan: Plan,
-    episodes: list[Episode],
-    base_url: str | None,
-    model: str | None,
-    work_dir: Path | None,
-    out: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    from akashic_cli.bench.own_daemon import OwnDaemon
-    from akashic_cli.bench.request import Target
-
-    if base_url is not None:
-        target = Target(base_url, None, model or "default", None, 1, {})
-        _play(plan, episodes, target, out, as_json=as_json)
-        return
-    with OwnDaemon(None if work_dir is None else work_dir.absolute(), model=model) as daemon:
-        daemon.start({})
-        _play(plan, episodes, daemon.target(named_sessions=True), out, as_json=as_json)
-
-
-def _play(plan: Plan, episodes: list[Episode], target: Target, out: Path | None, *, as_json: bool) -> None:
+def _play(measurement: Measurement, out: Path | None, *, as_json: bool) -> None:
     """Play with a progress bar on stderr, and show what was measured, also when something ended it early."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from akashic_cli.bench.agents.sweep import Sweep
-    from akashic_cli.render.output import err
+    from akashic_cli.render.output import err, say
 
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"))
     bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
-    known = sum(len(episode.turns) for episode in episodes) * len(plan.policies) * len(plan.concurrency)
     # How many rates are tried isn't known before; then the bar only counts.
-    task = bar.add_task("starting", total=None if plan.rates else known)
-    sweep = Sweep(plan, episodes, target, lambda what, done: bar.update(task, description=what, advance=done))
+    task = bar.add_task("starting", total=measurement.requests)
+    seen = {""}
+
+    def told(what: str, done: int) -> None:
+        bar.update(task, description=what, advance=done)
+        if what not in seen and not console.is_terminal:
+            say(f"measuring {what}")
+        seen.add(what)
+
     try:
         with bar:
-            sweep.run()
+            measurement.run(told)
     finally:
-        if sweep.levels:
-            _show(sweep, out, as_json=as_json)
+        if measurement.has_figures:
+            _show(measurement.report(), out, as_json=as_json)
 
 
-def _show(sweep: Sweep, out: Path | None, *, as_json: bool) -> None:
+def _show(result: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
     import json
 
+    from akashic_cli.bench.agents import likelihood
     from akashic_cli.bench.agents.figures import COLUMNS, table_rows
+    from akashic_cli.bench.agents.measurement import sayings
     from akashic_cli.render.files import write_atomically
     from akashic_cli.render.output import print_json, print_table, say
 
-    result: dict[str, Any] = sweep.report()
     if out is not None:
         write_atomically(out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if as_json:
         print_json(result)
     else:
-        print_table(COLUMNS, table_rows(result), right=range(1, len(COLUMNS)))
-    for row in result["over_summarise"]:
-        parts = [f"{key} {row[key]:.2f} x" for key in ("cost", "output", "latency_p95") if row[key] is not None]
-        say(f"{row['policy']} against summarise, {row['level']} agents: {', '.join(parts)} (latency: how much shorter)")
-    for policy, rate in result["sustainable_per_min"].items():
-        say(
-            f"{policy}: " + ("no rate was sustained" if rate is None else f"{rate:.2f} episodes a minute are sustained")
-        )
-    for text in dict.fromkeys(text for row in result["levels"] for text in row["broken"]):
-        say(f"warning: {text}")
+        beside = [row for name, peer in result["peers"].items() for row in table_rows(peer, f"{name}: ")]
+        print_table(COLUMNS, [*table_rows(result), *beside], right=range(1, len(COLUMNS)))
+        if result["likelihood"] is not None:
+            print_table(likelihood.COLUMNS, likelihood.table_rows(result["likelihood"]), right=(1, 2, 3, 4, 6, 7, 8))
+    for line in sayings(result):
+        say(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,6 @@ from akashic_cli.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
     from akashic_cli.bench.record import Record, SuiteRecord
-    from akashic_cli.bench.request import Target
     from akashic_cli.bench.suites import Inputs
 
 
@@ -54,7 +54,10 @@ def run(
         list[Path] | None, typer.Option("--conversations", metavar="FILE", help="For memory: LoCoMo's shape.")
     ] = None,
     peer: Annotated[
-        list[str] | None, typer.Option("--peer", metavar="NAME=URL", help="A server measured beside; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--peer", metavar="NAME=URL", help="A server measured beside; `llama.cpp`: its own, started here."
+        ),
     ] = None,
     peer_model: Annotated[str, typer.Option("--peer-model", help="Model that requests to peers name.")] = "default",
     peer_timeout: Annotated[
@@ -77,39 +80,48 @@ def run(
     A suite that fails leaves the others alone and makes the exit code 1. What was measured before an interruption is kept,
     and --resume goes on from there.
     """
-    import json
-
+    from akashic_cli.bench.peers import parse_peers, served
     from akashic_cli.bench.record import DONE
     from akashic_cli.bench.runner import begin, chosen, unfinished
     from akashic_cli.bench.suites import Inputs
-    from akashic_cli.render.files import write_atomically
-    from akashic_cli.render.output import print_json
 
     names = chosen(suites)
+    peers = parse_peers(peer or [])
     inputs = Inputs(
         full,
         tuple(transcripts or ()),
         tuple(conversations or ()),
         model,
         None if work_dir is None else work_dir.absolute(),
-        _peers(peer or [], peer_model, peer_timeout),
+        asked_peers=tuple(peers),
     )
     _readable(inputs)
     command = shlex.join(["akashic", *sys.argv[1:]])
     record = unfinished(names, inputs) if resume else begin(names, inputs, command)
-    try:
-        _with_progress(record, names, inputs)
-    finally:
-        if out is not None:
-            write_atomically(out, json.dumps(record.to_json(), indent=1, ensure_ascii=False) + "\n")
-        if report is not None:
-            _write_report(record, report)
-        if as_json:
-            print_json(record.to_json())
-        else:
-            _show(record)
+    with served(peers, model, peer_model=peer_model, timeout_s=peer_timeout, max_tokens=8) as targets:
+        try:
+            _with_progress(record, names, replace(inputs, peers=targets))
+        finally:
+            _tell(record, out, report, as_json=as_json)
     if record.status != DONE:
         raise typer.Exit(1)
+
+
+def _tell(record: Record, out: Path | None, report: Path | None, *, as_json: bool) -> None:
+    """Write and show what was measured, also when something ended it early."""
+    import json
+
+    from akashic_cli.render.files import write_atomically
+    from akashic_cli.render.output import print_json
+
+    if out is not None:
+        write_atomically(out, json.dumps(record.to_json(), indent=1, ensure_ascii=False) + "\n")
+    if report is not None:
+        _write_report(record, report)
+    if as_json:
+        print_json(record.to_json())
+    else:
+        _show(record)
 
 
 def history(as_json: JsonOption = False, home: HomeOption = None) -> None:
@@ -192,24 +204,6 @@ def _write_report(record: Record, path: Path) -> None:
         why = "No plots: matplotlib isn't installed (pip install 'akashic-cli[plot]')."
         say(f"warning: {path} has no plots: matplotlib isn't installed")
     write_atomically(path, html(record, pictures, why))
-
-
-def _peers(given: list[str], model: str, timeout_s: float) -> dict[str, Target]:
-    from akashic_cli.bench.request import Target
-    from akashic_cli.bench.suites import OURS
-    from akashic_daemon.errors import UsageError
-
-    peers = {}
-    for text in given:
-        name, equals, url = text.partition("=")
-        if not equals or not name or not url.startswith(("http://", "https://")):
-            raise UsageError(
-                f"reading --peer {text!r}: it is not NAME=URL", hint="--peer llama=http://127.0.0.1:8080/v1"
-            )
-        if name == OURS or name in peers:
-            raise UsageError(f"reading --peer {text!r}: the name {name} is taken", hint="choose another name")
-        peers[name] = Target(url, None, model, None, 8, {}, timeout_s)
-    return peers
 
 
 def _readable(inputs: Inputs) -> None:

@@ -53,10 +53,12 @@ def evolve(
     policies the model's likelihood of the recorded answers. A search that was interrupted, or gets a larger budget (with
     --force), goes on from FILE.policy.state.
     """
+    from akashic_cli.bench.child import end_like_an_interrupt
     from akashic_cli.bench.evolving import COLUMNS, Asked, run, table_rows
     from akashic_cli.render.files import write_atomically
     from akashic_cli.render.output import print_json, print_table, say
 
+    end_like_an_interrupt()
     asked = Asked(
         transcripts,
         held_out or [],

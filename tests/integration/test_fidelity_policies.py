@@ -16,6 +16,7 @@ from akashic_daemon.errors import BadRequest
 from akashic_daemon.fidelity.policies import PolicyScorer
 from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.turns import Run
+from akashic_daemon.fidelity.views import ViewScorer
 from akashic_daemon.program.policy import load, parse_policy
 from akashic_daemon.trajectory.message import Message, Role
 
@@ -51,6 +52,23 @@ def test_a_policy_is_scored_as_the_variant_of_the_same_name(engine: LlamaCppEngi
     assert found["keep-1"]["agreement"] <= 1
     assert found["nothing"] == {**found["full"], "kl": 0.0}
     assert found["full"]["agreement"] == 1
+
+
+def test_texts_that_clients_send_are_scored_beside_policies_of_the_cache(engine: LlamaCppEngine) -> None:
+    raw = [{"role": m.role.value, "content": m.content} for m in MESSAGES]
+    answer = len(raw) - 1
+    prompts = {"same": raw[:answer], "short": [raw[0], *raw[answer - 1 : answer]]}
+    runs = [{"run": "r", "messages": raw, "turns": [{"answer": answer, "prompts": prompts}]}]
+    scorer = ViewScorer(engine, {"keep-1": load("tool-rolling-drop:keep=1")}, lambda _: None)
+    (found,) = scorer.score(runs)
+    alone = PolicyScorer(engine, scorer.policies, 1, lambda _: None).score([RUN])["runs"]["short"]
+    views = found["views"]
+    assert views["full"]["nll"] == pytest.approx(alone["full"]["nll"], abs=1e-4)
+    assert views["keep-1"]["nll"] == pytest.approx(alone["keep-1"]["nll"], abs=1e-4)
+    assert views["same"] == {**views["full"], "kl": 0.0}
+    assert views["short"]["kl"] > 0
+    assert views["short"]["tokens"] == views["full"]["tokens"]
+    assert scorer.left_out == 0
 
 
 def test_few_turns_of_a_run_are_read_when_that_is_asked(engine: LlamaCppEngine) -> None:
@@ -89,6 +107,6 @@ def test_an_evolution_chooses_by_the_models_likelihood_and_reports_it_with_inter
     rows = {row["policy"]: row for row in result["held_out"]}
     assert rows["none"]["nll_over_full"]["value"] == 0
     assert rows["keep-12"]["nll_over_keep_12"] == {"value": 0, "low": 0, "high": 0}
-    assert all(
-        row["agreement"]["low"] <= row["agreement"]["value"] <= row["agreement"]["high"] for row in rows.values()
-    )
+    read = {name: row["agreement"] for name, row in rows.items() if "agreement" in row}
+    assert {"none", "keep-12", "keep-4", result["chosen"]} == set(read), "a model reads what the verdict needs"
+    assert all(found["low"] <= found["value"] <= found["high"] for found in read.values())

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from akashic_cli.__main__ import main
-from akashic_cli.bench.agents.figures import Objective, Price, against, figures
+from akashic_cli.bench.agents import likelihood as likelihoods
+from akashic_cli.bench.agents.figures import Objective, Price, against, figures, sustained_over
 from akashic_cli.bench.agents.load import Load, Sent, Stage
-from akashic_cli.bench.agents.strategies import ASK_FOR_SUMMARY, Client, Setting, directed, parse_names
+from akashic_cli.bench.agents.strategies import ASK_FOR_SUMMARY, Client, Setting, directed, meaning, parse_names
 from akashic_cli.bench.agents.sweep import Plan, Sweep
 from akashic_cli.bench.agents.workload import Episode, Waits, episode_of
+from akashic_cli.bench.llama_server import LlamaServer
 from akashic_cli.bench.request import Measured, Target
 from akashic_cli.bench.synthetic import make_run
 from akashic_cli.bench.transcripts import JsonObject, Run
-from akashic_daemon.errors import UsageError
+from akashic_daemon.errors import EngineError, UsageError
 
 PRICE = Price(1.0, 0.1, 5.0)
 NO_WAITS = Waits(0.0, 0.0)
@@ -225,8 +230,19 @@ def test_policies_are_compared_with_summarising_at_the_same_level_unless_an_epis
         }  # fmt: skip
 
     (found,) = against([row("drop", 5.0), row("summarise", 10.0)])
-    assert found == {"policy": "drop", "level": 2, "cost": 0.5, "output": 0.5, "latency_p95": 2.0}
+    ratios = {"level": 2, "cost": 0.5, "output": 0.5, "latency_p95": 2.0}
+    assert found == {"policy": "drop", "base": "summarise", **ratios}
     assert against([row("drop", 5.0, ["x"]), row("summarise", 10.0)]) == []
+    both = against([row("drop:4", 5.0), row("summarise:2048", 10.0), row("rewrite", 20.0)])
+    assert [(r["base"], r["cost"]) for r in both] == [("summarise:2048", 0.5), ("rewrite", 0.25)]
+
+
+def test_rates_are_compared_with_those_of_summarising_ones_and_none_of_them_is_no_rate() -> None:
+    found = sustained_over({"drop": 6.0, "none": None, "summarise": 2.0, "rewrite": None})
+    times = {(row["policy"], row["base"]): row["times"] for row in found}
+    assert times == {
+        ("drop", "summarise"): 3.0, ("drop", "rewrite"): None, ("none", "summarise"): None, ("none", "rewrite"): None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("sustained", [0.0, 7.0, 1e9])
@@ -297,5 +313,116 @@ def test_options_that_mean_nothing_are_usage_errors(home: Any, arguments: list[s
     assert main(["bench", "agents", "--base-url", "http://127.0.0.1:9", *arguments]) == 2
 
 
-def test_policy_names_are_read_in_their_order() -> None:
+def test_policy_names_are_read_in_their_order_and_carry_their_own_numbers() -> None:
     assert parse_names("drop, none") == ["drop", "none"]
+    setting = Setting(keep=12, threshold_tokens=4096)
+    assert meaning("drop:4+memory", setting) == ("drop", replace(setting, keep=4, memory=True))
+    assert meaning("summarise:2048", setting) == ("summarise", replace(setting, threshold_tokens=2048))
+    assert meaning("rewrite:512", setting) == ("rewrite", replace(setting, gate_tokens=512))
+    assert meaning("prune", setting) == ("prune", setting)
+    for wrong in ("none:3", "drop:x", "drop:", "drop:4+more", "summarise:2048,summarise:2048"):
+        with pytest.raises(UsageError, match="--policies"):
+            parse_names(wrong)
+
+
+def test_a_rewritten_memory_is_written_while_the_tool_runs_and_its_rest_is_waited_for(server: Server) -> None:
+    (episode,) = episodes(1, 5)
+    setting = Setting(keep_messages=2, summary_tokens=7, gate_tokens=64)
+    load = stage(server, "rewrite", setting).closed([episode], 1)
+    assert load.broken == []
+    controls = [s for s in load.sent if s.is_control]
+    assert len(controls) == len(load.summaries) > 0
+    for control in controls:
+        at = load.sent.index(control)
+        assert load.sent[at - 1].turn == control.turn - 1, "it is asked for right after an answer"
+        follower = load.sent[at + 1]
+        assert follower.turn == control.turn
+        assert follower.waited_s > follower.measured.first_token_s, "no tool ran so long, so it was waited for"
+    slow = replace(episode, turns=tuple(replace(turn, wait_s=0.3) for turn in episode.turns))
+    patient = stage(server, "rewrite", setting).closed([slow], 1)
+    assert patient.wall_s > 1.2
+    assert len(patient.summaries) == len(load.summaries)
+
+
+def test_answers_are_judged_after_what_was_sent_with_the_summaries_that_were_written(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = episodes(2, 5)
+    setting = Setting(threshold_tokens=64, keep_messages=2)
+    load = stage(server, "summarise", setting).closed([*made, made[0]], 1)
+    asked: dict[str, Any] = {}
+
+    def run_module(_module: str, arguments: list[str], _told: Any, *, doing: str) -> JsonObject:
+        asked.update(json.loads(Path(arguments[0]).read_text()))
+        views = {"full": figure(1.0), "drop:4": figure(1.1), "summarise": figure(1.5)}
+        return {"model": "m", "left_out": 0, "runs": [{"run": e.name, "answers": 2, "views": views} for e in made]}
+
+    def figure(nll: float) -> JsonObject:
+        return {"nll": nll, "kl": 0.0, "agreement": 1.0, "tokens": 10}
+
+    monkeypatch.setattr(likelihoods, "run_module", run_module)
+    names = ["none", "drop:4", "summarise"]
+    found = likelihoods.likelihood(made, names, setting, {"summarise": load.summaries}, 2, None, lambda _: None)
+    assert asked["policies"] == {"drop:4": "tool-rolling-drop:keep=4"}
+    assert [run["run"] for run in asked["runs"]] == [episode.name for episode in made]
+    for number, run in enumerate(asked["runs"]):
+        assert len(run["turns"]) == 2
+        last = run["turns"][-1]
+        sent = [body["messages"] for body in server.asked if f"Agent {number}." in json.dumps(body)]
+        assert last["answer"] == made[number].turns[-1].history
+        # Besides the mark that keeps one level's prompts from another's.
+        assert last["prompts"]["summarise"][1:] in [messages[1:] for messages in sent]
+        assert "part 2" in json.dumps(last["prompts"]["summarise"]), "the summary isn't there"
+    assert [row["nll"] for row in found["policies"]] == [1.0, 1.1, 1.5]
+    gaps = {row["policy"]: round(row["value"], 6) for row in found["over_summarising"]}
+    assert gaps == {"none": -0.5, "drop:4": -0.4}
+    assert len(likelihoods.table_rows(found)) == 3
+
+
+def test_a_peer_plays_what_an_agent_can_do_by_itself_and_its_errors_end_only_its_episodes(
+    home: Any, tmp_path: Any, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        hanging = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        listening.listen(8)
+        command = ["bench", "agents", "--base-url", server.url, "--tool-latency", "0", "--episodes", "1"]
+        command += ["--max-turns", "2", "--policies", "none,prune", "--concurrency", "1", "--json"]
+        command += ["--peer", f"good={server.url}", "--peer", f"slow={hanging}", "--peer-timeout", "0.3"]
+        assert main(command) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert [row["policy"] for row in found["levels"]] == ["none", "prune"]
+    assert all(not row["broken"] for row in [*found["levels"], *found["peers"]["good"]["levels"]])
+    assert all(row["broken"] for row in found["peers"]["slow"]["levels"])
+    assert "warning: slow: synthetic-0" in shown.err
+    assert main(["bench", "agents", "--policies", "drop", "--peer", f"good={server.url}"]) == 2
+    assert "only akashic" in capsys.readouterr().err
+
+
+def test_llama_cpp_is_a_peer_only_where_its_package_is(home: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for peer, message in (
+        ("llama.cpp=/nowhere/python", "can't be run"),
+        ("other", "NAME=URL"),
+        ("llama.cpp=", "NAME=URL"),
+    ):
+        assert main(["bench", "agents", "--policies", "none", "--peer", peer]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_started_peer_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no such model >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(EngineError, match="no such model"), LlamaServer("m.gguf", str(python), threads=1):
+        pass
+
+
+def test_a_started_peer_says_where_it_is_and_ends_with_the_measurement(tmp_path: Path) -> None:
+    python, ended = tmp_path / "python", tmp_path / "ended"
+    python.write_text(f'#!/bin/sh\necho \'{{"url": "http://h/v1"}}\'\ncat\ntouch {ended}\n')
+    python.chmod(0o755)
+    with LlamaServer("m.gguf", str(python), threads=1) as peer:
+        assert peer.url == "http://h/v1"
+        assert not ended.exists()
+    assert ended.exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from akashic_cli.bench.agents.load import Load
+from akashic_cli.bench.agents.strategies import is_summarising
 from akashic_cli.bench.request import Measured
 from akashic_cli.bench.summary import percentile
 from akashic_cli.render.units import count, duration
@@ -102,40 +103,46 @@ def _keeps(found: dict[str, Any], objective: Objective) -> bool:
     return found["first_token_p95_s"] <= objective.first_token_s and (between is None or between <= objective.token_s)
 
 
-def against(rows: Sequence[dict[str, Any]], base: str = "summarise") -> list[dict[str, Any]]:
-    """Return, for each level of another policy, its cost, throughput and latency over those of `base` at the same level.
+def against(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return, for each level of a policy, its cost, throughput and latency over those of each summarising one beside it.
 
     Levels at which an episode broke off are left out: half a run is cheap.
     """
-    bases = {(row["kind"], row["level"]): row for row in rows if row["policy"] == base}
-    out = []
-    for row in rows:
-        other = bases.get((row["kind"], row["level"]))
-        if row["policy"] == base or other is None or row["kind"] != "concurrency":
-            continue
-        if row["broken"] or other["broken"]:
-            continue
-        out.append(
-            {
-                "policy": row["policy"],
-                "level": row["level"],
-                "cost": _ratio(row["cost"], other["cost"]),
-                "output": _ratio(row["output_tokens_per_s"], other["output_tokens_per_s"]),
-                "latency_p95": _ratio(other["latency_p95_s"], row["latency_p95_s"]),
-            }
-        )
-    return out
+    whole = [row for row in rows if row["kind"] == "concurrency" and not row["broken"]]
+    return [
+        {
+            "policy": row["policy"],
+            "base": base["policy"],
+            "level": row["level"],
+            "cost": _ratio(row["cost"], base["cost"]),
+            "output": _ratio(row["output_tokens_per_s"], base["output_tokens_per_s"]),
+            "latency_p95": _ratio(base["latency_p95_s"], row["latency_p95_s"]),
+        }
+        for row in whole
+        for base in whole
+        if is_summarising(base["policy"]) and not is_summarising(row["policy"]) and base["level"] == row["level"]
+    ]
+
+
+def sustained_over(rates: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    """Return how many times the sustained rate of each summarising policy the others sustain; None where it sustained none."""
+    return [
+        {"policy": name, "base": base, "times": _ratio(rate, rates[base])}
+        for name, rate in rates.items()
+        for base in rates
+        if is_summarising(base) and not is_summarising(name)
+    ]
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
 
 
-def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row for each level."""
+def table_rows(result: dict[str, Any], of: str = "") -> list[tuple[str, ...]]:
+    """Return a row for each level; `of` stands before the policy's name."""
     return [
         (
-            row["policy"],
+            of + row["policy"],
             str(row["level"]) if row["kind"] == "concurrency" else "-",
             f"{row['episodes_per_min']:.2f}" if row["kind"] == "concurrency" else f"{row['level']:.2f} asked",
             f"{row['output_tokens_per_s']:.1f} tok/s",

@@ -32,6 +32,16 @@ class Sent:
     """From when the agent wanted its answer: for what follows a summary, the summary's time is in it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a model wrote in place of messages of an episode, and the turn that was the next to be answered."""
+
+    episode: str
+    number: int
+    turn: int
+    text: str
+
+
 @dataclass(slots=True)
 class Load:
     """What one level came to. broken: episodes that an error ended, and its words."""
@@ -40,6 +50,7 @@ class Load:
     sent: list[Sent] = field(default_factory=list)
     episodes: int = 0
     broken: list[str] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -107,7 +118,7 @@ class Stage:
         messages = salted([dict(message) for message in episode.messages], session)
         try:
             with self.target.http() as http:
-                _Agent(self, http, session, episode, messages).run()
+                _Agent(self, http, session, number, episode, messages).run()
         except AkashicError as error:
             with self._lock:
                 self.load.broken.append(f"{episode.name}: {error.message}")
@@ -121,6 +132,11 @@ class Stage:
         if not sent.is_control:
             self.played()
 
+    def wrote(self, summary: Summary) -> None:
+        """Take in a summary."""
+        with self._lock:
+            self.load.summaries.append(summary)
+
     @property
     def has_ended(self) -> threading.Event:
         """Set when everything is to stop."""
@@ -132,24 +148,36 @@ class _Agent:
     stage: Stage
     http: httpx.Client
     session: str
+    number: int
     episode: Episode
     messages: list[JsonObject]
 
     def run(self) -> None:
-        """Send each request of the episode, its tools' times between."""
+        """Send each request of the episode, its tools' times between.
+
+        What is written while a tool runs delays nothing unless it takes longer.
+        """
         client = Client(self.stage.strategy, self.stage.setting)
-        for number, turn in enumerate(self.episode.turns):
-            if self.stage.has_ended.wait(turn.wait_s):
+        answered_s = time.perf_counter()
+        for turn, asked in enumerate(self.episode.turns):
+            wanted_s = answered_s + asked.wait_s
+            if self.stage.has_ended.wait(max(0.0, wanted_s - time.perf_counter())):
                 return
-            wanted_s = time.perf_counter()
-            history = self.messages[: turn.history]
-            if client.wants_summary(history):
-                found = self._send(
-                    number, client.summary_request(history), self.stage.setting.summary_tokens, wanted_s, True
-                )
-                client.summarised(history, found.text)
-            found = self._send(number, client.prompt(history), turn.answer_tokens, wanted_s, False)
+            history = self.messages[: asked.history]
+            if not client.is_early:
+                self._summarise(client, turn, history, wanted_s)
+            found = self._send(turn, client.prompt(history), asked.answer_tokens, wanted_s, False)
+            answered_s = time.perf_counter()
             client.sent(found.prompt_tokens)
+            if client.is_early and turn + 1 < len(self.episode.turns):
+                self._summarise(client, turn + 1, history, answered_s)
+
+    def _summarise(self, client: Client, turn: int, history: list[JsonObject], wanted_s: float) -> None:
+        if not client.wants_summary(history):
+            return
+        found = self._send(turn, client.summary_request(history), self.stage.setting.summary_tokens, wanted_s, True)
+        client.summarised(history, found.text)
+        self.stage.wrote(Summary(self.episode.name, self.number, turn, found.text))
 
     def _send(self, turn: int, prompt: list[JsonObject], tokens: int, wanted_s: float, is_control: bool) -> Measured:
         before_s = time.perf_counter() - wanted_s

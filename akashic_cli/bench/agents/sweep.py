@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from akashic_cli.bench.agents.figures import Objective, Price, against, figures
-from akashic_cli.bench.agents.load import Load, Stage
+from akashic_cli.bench.agents.figures import Objective, Price, against, figures, sustained_over
+from akashic_cli.bench.agents.load import Load, Stage, Summary
 from akashic_cli.bench.agents.strategies import Setting, directed
 from akashic_cli.bench.agents.workload import Episode
 from akashic_cli.bench.request import Target
@@ -45,6 +46,8 @@ class Sweep:
         self._told = told
         self.levels: list[dict[str, Any]] = []
         self.sustainable: dict[str, float | None] = {}
+        self.summaries: dict[str, list[Summary]] = {}
+        """By policy, what was written at the first level."""
 
     def run(self) -> None:
         """Measure everything."""
@@ -61,11 +64,12 @@ class Sweep:
         def played() -> None:
             self._told(f"{policy}, {kind} {level:g}", 1)
 
-        label = f"{policy}-{kind[0]}{len(self.levels)}"
+        label = f"{re.sub(r'[^a-z0-9]+', '-', policy)}-{kind[0]}{len(self.levels)}"
         stage = Stage(self._targets[policy], policy, self._plan.setting, label, played)
         load = play(stage)
         row = {"policy": policy, "kind": kind, "level": level, **figures(load, self._plan.price, self._plan.objective)}
         self.levels.append(row)
+        self.summaries.setdefault(policy, load.summaries)
         return row
 
     def _rate(self, policy: str) -> float | None:
@@ -116,4 +120,5 @@ class Sweep:
             "levels": self.levels,
             "over_summarise": against(self.levels),
             "sustainable_per_min": self.sustainable,
+            "sustainable_over": sustained_over(self.sustainable),
         }

@@ -12,19 +12,23 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from akashic_daemon.config import load
-from akashic_daemon.errors import AkashicError, ConfigError, StoreUnwritable, TranscriptError
+from akashic_daemon.errors import AkashicError, BadRequest, ConfigError, StoreUnwritable
+from akashic_daemon.evolve.drafts import Draft
 from akashic_daemon.evolve.history import History, history_of
 from akashic_daemon.evolve.judge import Prices
 from akashic_daemon.evolve.proposer import ModelProposer
-from akashic_daemon.evolve.report import Scores, candidates, choose, held_out, policy_file, verdict
+from akashic_daemon.evolve.report import BASELINE, COMPANION, Scores, candidates, choose, held_out, policy_file, verdict
 from akashic_daemon.evolve.search import Search
 from akashic_daemon.evolve.split import split
 from akashic_daemon.fidelity.turns import Run, read_runs
 from akashic_daemon.paths import find_paths
 from akashic_daemon.program.policy import parse_policy
+
+if TYPE_CHECKING:
+    from akashic_daemon.fidelity.policies import PolicyScorer
 
 _INTERRUPTED = 130
 
@@ -89,7 +93,7 @@ def evolve(options: Options) -> dict[str, Any]:
     _search(search, options, histories, deadline_s)
     for problem in proposer.problems if proposer is not None else ():
         tell({"note": problem})
-    return _result(options, search, parts, histories)
+    return _result(options, search, parts, histories, deadline_s)
 
 
 def _key(file: str | None) -> str | None:
@@ -164,16 +168,18 @@ def _keep(file: Path, state: dict[str, Any]) -> None:
 
 
 def _result(
-    options: Options, search: Search, parts: dict[str, list[Run]], histories: dict[str, list[History]]
+    options: Options,
+    search: Search,
+    parts: dict[str, list[Run]],
+    histories: dict[str, list[History]],
+    deadline_s: float,
 ) -> dict[str, Any]:
     drafts = candidates(search)
     drafts = {name: draft for name, draft in drafts.items() if draft.source in search.judged}
-    chosen_by: Scores | None = None
-    held: Scores | None = None
-    model = None
     if options.quality_turns:
-        model, chosen_by, held = _scores(options, drafts, parts)
-    chosen = choose(search, drafts, chosen_by)
+        model, chosen, held = _chosen_by_model(options, search, drafts, parts, deadline_s)
+    else:
+        model, chosen, held = None, choose(search, drafts, None), None
     rows = held_out(drafts, histories["held_out"], options.window_tokens, search.prices, options.seed, held)
     row = next(row for row in rows if row["policy"] == chosen)
     told = verdict(row)
@@ -204,22 +210,48 @@ def _result(
     }
 
 
-def _scores(options: Options, drafts: dict[str, Any], parts: dict[str, list[Run]]) -> tuple[str, Scores, Scores]:
-    """Return the model's name and its figures on the runs that are chosen by and on the held-out ones."""
+def _chosen_by_model(
+    options: Options, search: Search, drafts: dict[str, Draft], parts: dict[str, list[Run]], deadline_s: float
+) -> tuple[str | None, str, Scores | None]:
+    """Return the model's name, the policy that it chose, and its figures of that one on the held-out runs.
+
+    All candidates are read on the runs that are chosen by, on the others just the chosen one and what it is compared with:
+    reading is what takes the time. Runs for which no time is left are left out and told of.
+    """
     from akashic_daemon.fidelity.opening import known_model, open_engine
     from akashic_daemon.fidelity.policies import PolicyScorer
 
     settings = load(find_paths().config_file)
     policies = {name: parse_policy(draft.source) for name, draft in drafts.items() if name != "none"}
     with closing(open_engine(known_model(options.model, settings), settings)) as engine:
-        scorer = PolicyScorer(engine, policies, options.quality_turns, tell)
         tell({"scoring": engine.model.name, "of": len(parts["watch"]) + len(parts["held_out"])})
-        found = [_with_none(scorer.score(parts[name])["runs"]) for name in ("watch", "held_out")]
-    if not found[0] or not found[1]:
-        raise TranscriptError(
-            "judging policies by a model: no run fits its window", hint="--quality-turns 0 does without"
-        )
-    return engine.model.name, found[0], found[1]
+        scorer = PolicyScorer(engine, policies, options.quality_turns, tell)
+        watched = _scored(scorer, parts["watch"], deadline_s)
+        if not watched:
+            tell({"note": "the time ended before a model had read any run: chosen by needed words"})
+            return None, choose(search, drafts, None), None
+        chosen = choose(search, drafts, watched)
+        scorer.policies = {name: policies[name] for name in policies if name in {chosen, BASELINE, COMPANION}}
+        held = _scored(scorer, parts["held_out"], deadline_s)
+    if len(held) < len(parts["held_out"]):
+        tell({"note": f"a model read {len(held)} of {len(parts['held_out'])} held-out runs before the time ended"})
+    return engine.model.name, chosen, held or None
+
+
+def _scored(scorer: PolicyScorer, runs: list[Run], deadline_s: float) -> Scores:
+    """Return a model's figures of the runs that there is time for; a run that takes longer than is left isn't begun."""
+    found: dict[str, Any] = {}
+    slowest_s = 0.0
+    for run in sorted(runs, key=lambda run: sum(len(m.content) for m in run.messages)):
+        began_s = time.monotonic()
+        if began_s + slowest_s > deadline_s:
+            break
+        try:
+            found |= _with_none(scorer.score([run])["runs"])
+        except BadRequest:
+            tell({"note": f"{run.name}: no answer fits the model's window"})
+        slowest_s = max(slowest_s, time.monotonic() - began_s)
+    return found
 
 
 def _with_none(runs: Scores) -> Scores:

@@ -13,6 +13,8 @@ from akashic_daemon.evolve.search import Judged, Search
 from akashic_daemon.program.policy import parse_policy
 
 BASELINE = "keep-12"
+COMPANION = "keep-4"
+"""The hand-made policy that a model reads on held-out runs besides the baseline and the chosen one."""
 _SHOWN_FRONT = 5
 LOST_MARGIN = 0.02
 """More loss than keep-12's by which a policy still counts as no worse, when no model judged."""
@@ -119,7 +121,9 @@ def _difference(mine: Sequence[Outcome], base: Sequence[Outcome], seed: int) -> 
 
 
 def _quality(scores: Scores, name: str, seed: int) -> dict[str, Any]:
-    runs = list(scores.values())
+    runs = [run for run in scores.values() if name in run]
+    if not runs:
+        return {}
 
     def over(figure: str, other: str) -> dict[str, float]:
         gaps = [run[name][figure] - run[other][figure] for run in runs]

@@ -24,19 +24,23 @@ FULL = "full"
 
 
 @dataclass(slots=True)
-class _Sum:
+class Sum:
+    """Figures of one view, gathered over answers."""
+
     tokens: int = 0
     nll: float = 0.0
     kl: float = 0.0
     agreed: int = 0
 
     def add(self, tokens: Sequence[int], full: FloatArray, found: FloatArray) -> None:
+        """Take in what was expected at some tokens, and by the full history."""
         self.tokens += len(tokens)
         self.nll += surprise(found, tokens)
         self.kl += 0.0 if found is full else divergence(full, found)
         self.agreed += int((full.argmax(axis=1) == found.argmax(axis=1)).sum())
 
     def figures(self) -> dict[str, Any]:
+        """Return the means over all tokens."""
         return {
             "nll": self.nll / self.tokens,
             "kl": self.kl / self.tokens,
@@ -62,7 +66,7 @@ class PolicyScorer:
         for run in runs:
             fitting = [turn for turn in cutter.turns(run) if len(turn.layout.tokens) <= window]
             if fitting:
-                scored[run.name] = self._run(_spread(fitting, self.most_turns))
+                scored[run.name] = self._run(spread(fitting, self.most_turns))
                 self.tell({"scored": run.name})
         if not scored:
             raise BadRequest(
@@ -73,39 +77,40 @@ class PolicyScorer:
 
     def _run(self, turns: Sequence[Turn]) -> dict[str, Any]:
         window = self.engine.model.window_tokens
-        sums = {name: _Sum() for name in (FULL, *self.policies)}
+        sums = {name: Sum() for name in (FULL, *self.policies)}
         longest = max(len(turn.layout.tokens) for turn in turns)
         reader = LogitsReader(self.engine, (1 + len(self.policies)) * longest + 2 * PIECE_TOKENS)
         for turn in turns:
-            full = Path(turn.layout.tokens)
-            paths = {
+            paths = {FULL: Path(turn.layout.tokens)} | {
                 name: compile_ops(turn.layout, rules=policy.bound(window)).path
                 for name, policy in self.policies.items()
             }
-            for start in range(0, turn.said, PIECE_TOKENS):
-                self._piece(reader, turn, start, full, paths, sums)
+            score_answer(reader, turn, paths, sums)
         reader.forget()
         return {name: found.figures() for name, found in sums.items()}
 
-    @staticmethod
-    def _piece(
-        reader: LogitsReader, turn: Turn, start: int, full: Path, paths: Mapping[str, Path], sums: Mapping[str, _Sum]
-    ) -> None:
+
+def score_answer(reader: LogitsReader, turn: Turn, paths: Mapping[str, Path], sums: Mapping[str, Sum]) -> None:
+    """Add what each path expects at the answer's tokens to its sum; the full history's, named `full`, is the reference.
+
+    All paths end with the turn's answer and what a template writes after it.
+    """
+    full = paths[FULL]
+    for start in range(0, turn.said, PIECE_TOKENS):
         count = min(PIECE_TOKENS, turn.said - start)
 
-        def read(path: Path) -> FloatArray:
+        def read(path: Path, start: int = start, count: int = count) -> FloatArray:
             at = len(path) - turn.after - turn.said + start
             return log_softmax(reader.read(path, at - 1, at - 1 + count))
 
         at = len(full) - turn.after - turn.said + start
         tokens = full.tokens[at : at + count]
         reference = read(full)
-        sums[FULL].add(tokens, reference, reference)
         for name, path in paths.items():
             sums[name].add(tokens, reference, reference if path == full else read(path))
 
 
-def _spread(turns: Sequence[Turn], most: int) -> list[Turn]:
+def spread(turns: Sequence[Turn], most: int) -> list[Turn]:
     """Return at most so many turns, the last one always among them: late ones are what a policy changes."""
     if len(turns) <= most:
         return list(turns)

@@ -76,13 +76,15 @@ class TurnCutter:
     def turns(self, run: Run) -> Iterator[Turn]:
         """Yield the turns of a run in order."""
         for answer in run.answers:
-            turn = self._turn(run.messages[: answer + 1], answer)
+            turn = self.turn(run.messages[: answer + 1])
             if turn is None:
                 self.unscored += 1
             else:
                 yield turn
 
-    def _turn(self, messages: Sequence[Message], answer: int) -> Turn | None:
+    def turn(self, messages: Sequence[Message]) -> Turn | None:
+        """Return the turn of messages that end with an answer; None when it is empty or can't be told from its role marks."""
+        answer = len(messages) - 1
         # Answers are tokenized apart from the role mark before them, as they were when they were generated.
         prompt = self._builder.build(messages, recall=lambda _, text: self._tokenize(text), add_generation_prompt=False)
         opened = self._builder.build(messages[:answer])
