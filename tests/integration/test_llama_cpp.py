@@ -31,8 +31,8 @@ def load_engine(path: Path, **options: Any) -> Engine:
 
     return LlamaCppEngine(
         LlamaCppOptions(
-            name="tiny", path=path, kv_type="f32", max_sequences=4, flash_attention="off",
-            **{"kv_tokens": 448, "threads": 1, **options},
+            name="tiny", path=path, max_sequences=4, flash_attention="off",
+            **{"kv_type": "f32", "kv_tokens": 448, "threads": 1, **options},
         )
     )  # fmt: skip
 
@@ -74,6 +74,24 @@ def test_the_tiny_model_loads_with_its_template_and_bytes(engine: Engine) -> Non
     assert len(engine.tokenize(text, special=False)) > len(tokens)
     assert engine.is_end(engine.tokenize("<|im_end|>", special=True)[0])
     assert not engine.is_end(tokens[0])
+
+
+def test_kv_bytes_of_heads_wider_than_their_share_of_the_model_are_what_leaves_the_engine(
+    smollm_path: Path, tmp_path: Path
+) -> None:
+    """As Qwen3's and Gemma's are: the budgets are counted in these bytes."""
+    pytest.importorskip("gguf")
+    from tiny_smol import write_tiny_smol
+
+    engine = load_engine(write_tiny_smol(tmp_path / "wide.gguf", smollm_path), kv_type="f16")
+    try:
+        feed(engine, A, list(range(100)), 0)
+        into = bytearray(engine.export_bytes(100, "as_computed"))
+        size_bytes = engine.export_cells(A, 0, 100, memoryview(into), "as_computed")
+        per_token = engine.model.kv_bytes_per_token
+        assert per_token * 100 <= size_bytes < per_token * 101
+    finally:
+        engine.close()
 
 
 def test_the_tiny_model_says_different_things_after_different_prompts(engine: Engine) -> None:
