@@ -30,16 +30,21 @@ class ModelService:
         self._registry = registry
         self._thread = thread
         self._host = host
+        self._read: list[ModelRow] | None = None
+        """The registry as it is; None when it has to be read. Only this object writes it."""
+
+    async def _rows(self) -> list[ModelRow]:
+        if self._read is None:
+            self._read = list(await self._thread.run(self._registry.all))
+        return self._read
 
     async def _known_models(self) -> dict[str, KnownModel]:
-        rows = await self._thread.run(self._registry.all)
-        known = {r.name: _known(r) for r in rows}
+        known = {r.name: _known(r) for r in await self._rows()}
         own = embedded_model()
         return known if own is None else {own.name: own, **known}
 
     async def _default_name(self) -> str:
-        rows = await self._thread.run(self._registry.all)
-        chosen = next((r.name for r in rows if r.is_default), None)
+        chosen = next((r.name for r in await self._rows() if r.is_default), None)
         explicit = self.settings.origin.get("model.default") != "default"
         return chosen if chosen and not explicit else self._config.model.default
 
@@ -162,6 +167,7 @@ class ModelService:
         name = self._checked(request.name or (path.name if path.is_dir() else path.stem))
         mtime_ns = path.stat().st_mtime_ns
         await self._thread.run(lambda: self._registry.add(name, str(path), size_bytes, mtime_ns, request.default))
+        self._read = None
         return await self._added(name)
 
     async def _add_remote(self, request: native.AddModelRequest, asked: native.RemotePlace) -> native.ModelSummary:
@@ -178,6 +184,7 @@ class ModelService:
         await self._thread.run(
             lambda: self._registry.add(name, endpoint.url, 0, 0, request.default, endpoint.to_json())
         )
+        self._read = None
         return await self._added(name)
 
     async def _added(self, name: str) -> native.ModelSummary:
@@ -203,6 +210,7 @@ class ModelService:
         if model.embedded:
             raise Conflict(f"{name!r} ships with akashic and can't be removed", hint="choose another default instead")
         await self._thread.run(lambda: self._registry.remove(name))
+        self._read = None
         return native.RemovedModel(name=name, path=_place(model))
 
 
