@@ -84,3 +84,19 @@ SHOWS_THOUGHTS = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
 """Shows thoughts since the last question only, as Qwen 3 does."""
+
+HARMONY_ENDS = "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+HARMONY = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% if m.thinking and loop.last %}"
+    "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}"
+    "<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>"
+    "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+) + HARMONY_ENDS
+"""Speaks in channels and shows only the newest thought, as gpt-oss' does."""
+
+BRACKETS = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'system' %}"
+    "[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]{% else %}{% if m.reasoning_content %}[THINK]{{ m.reasoning_content }}"
+    "[/THINK]{% endif %}{{ m.content }}</s>{% endif %}{% endfor %}"
+)
+"""Thinks in brackets, as Mistral's do."""

@@ -16,7 +16,8 @@ from akashic_daemon.toolcalls.form import AnswerForm, Thinking, answer_form
 from akashic_daemon.toolcalls.matcher import grammar_of
 from akashic_daemon.toolcalls.reader import CallReader
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
-from akashic_daemon.toolcalls.thoughts import CLOSING, OPENING, parted
+from akashic_daemon.toolcalls.thought_marks import THINK, ThoughtMarks
+from akashic_daemon.toolcalls.thoughts import parted
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.prompt import PromptBuilder, Says
 
@@ -34,6 +35,7 @@ class AnswerPlan:
     marks: dict[int, bytes] = field(default_factory=dict)
     holds_grammar: bool = False
     thinking: Thinking = "none"
+    thoughts: ThoughtMarks = THINK
     notes: tuple[str, ...] = ()
 
 
@@ -44,9 +46,10 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
     unthought = ("the model's template knows no thinking",) if request.think and thinking == "none" else ()
     if request.continue_final and request.messages and request.messages[-1].content:
         thinking = "none"  # it has thought already
-    marks = {} if thinking == "none" else marks_of(engine, (OPENING, CLOSING))
+    thoughts = builder.thought_marks
+    marks = {} if thinking == "none" else marks_of(engine, thoughts.texts)
     if not request.tools and request.json_schema is None and request.tool_choice in ("auto", "none"):
-        return AnswerPlan(sampling, marks=marks, thinking=thinking, notes=unthought)
+        return AnswerPlan(sampling, marks=marks, thinking=thinking, thoughts=thoughts, notes=unthought)
     form = _form(
         builder.syntax,
         json.dumps(request.tools),
@@ -55,6 +58,7 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
         json.dumps(request.json_schema),
         request.strict_schema,
         thinking,
+        thoughts,
     )
     notes = (*unthought, *form.notes)
     holds = engine.capabilities.grammar
@@ -75,12 +79,19 @@ def plan_answer(engine: Engine, builder: PromptBuilder, request: GenerationInput
     marks |= control_marks(engine, builder.syntax)
     banned = [ids[0] for mark in form.banned if len(ids := engine.tokenize(mark, special=True)) == 1]
     sampling = replace(sampling, logit_bias=(*sampling.logit_bias, *((token, _BANNED) for token in banned)))
-    return AnswerPlan(sampling, form, marks, holds and form.grammar is not None, thinking, notes)
+    return AnswerPlan(sampling, form, marks, holds and form.grammar is not None, thinking, thoughts, notes)
 
 
 @lru_cache(maxsize=32)
 def _form(
-    syntax: Syntax, tools: str, choice: str, parallel: bool, schema: str, strict: bool, thinking: Thinking
+    syntax: Syntax,
+    tools: str,
+    choice: str,
+    parallel: bool,
+    schema: str,
+    strict: bool,
+    thinking: Thinking,
+    thoughts: ThoughtMarks,
 ) -> AnswerForm:
     """Return a form; an agent sends the same tools with each request, and their grammar costs more than anything else here."""
     form = answer_form(
@@ -91,6 +102,7 @@ def _form(
         json_schema=json.loads(schema),
         strict_schema=strict,
         thinking=thinking,
+        thoughts=thoughts,
     )
     try:
         if form.grammar is not None:
@@ -119,18 +131,18 @@ def marks_of(engine: Engine, marks: Sequence[str]) -> dict[int, bytes]:
     return out
 
 
-def says(engine: Engine, syntax: Syntax, thinking: Thinking) -> Says:
+def says(engine: Engine, syntax: Syntax, thinking: Thinking, thoughts: ThoughtMarks = THINK) -> Says:
     """Return what tells whether sampled ids are an answer with this text, its calls and thoughts, for a model's builder."""
-    marks = control_marks(engine, syntax) | marks_of(engine, (OPENING, CLOSING))
+    marks = control_marks(engine, syntax) | marks_of(engine, thoughts.texts)
     size = engine.model.vocabulary_size
 
     def told(ids: Sequence[int], message: Message, shown: str) -> bool:
         if not all(0 <= token < size for token in ids):
             return False
         spelled = b"".join(marks.get(token) or engine.token_bytes(token) for token in ids).decode("utf-8", "replace")
-        thought, said = parted(spelled, thinking)
+        thought, said = parted(spelled, thinking, thoughts)
         # Templates leave older thoughts out; the ids of an answer with them would bring them back.
-        if thought != message.thinking or thought != parted(shown, thinking)[0]:
+        if thought != message.thinking or thought != parted(shown, thinking, thoughts)[0]:
             return False
         calls = [(call.name, call.arguments) for call in message.tool_calls]
         if not calls:

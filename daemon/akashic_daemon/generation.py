@@ -366,6 +366,7 @@ class Generation:
             marks=turn.answer.marks,
             holds_grammar=turn.answer.holds_grammar,
             thinking=turn.answer.thinking,
+            thoughts=turn.answer.thoughts,
         )
         return job, events
 

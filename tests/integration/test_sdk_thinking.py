@@ -63,7 +63,19 @@ def computed(answer: Any) -> int:
     return int(answer.model_extra["akashic"]["computed_tokens"])
 
 
-@pytest.mark.parametrize(("template", "script"), [(THINKS, SCRIPT), (OPENS, SCRIPT.removeprefix("<think>\n"))])
+@pytest.mark.parametrize(
+    ("template", "script"),
+    [
+        (THINKS, SCRIPT),
+        (OPENS, SCRIPT.removeprefix("<think>\n")),
+        (tool_templates.BRACKETS, f"[THINK]{THOUGHT}[/THINK]{SAID}"),
+        (
+            tool_templates.HARMONY,
+            f"<|channel|>analysis<|message|>{THOUGHT}<|end|><|start|>assistant<|channel|>final<|message|>{SAID}",
+        ),
+    ],
+    ids=["think", "opened", "brackets", "channels"],
+)
 def test_thoughts_come_apart_from_what_is_said_whole_and_streamed(home: Path, template: str, script: str) -> None:
     async def work(made: Parts) -> None:
         made.engine.scripts += [script] * 4

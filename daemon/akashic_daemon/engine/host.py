@@ -19,6 +19,7 @@ from akashic_daemon.errors import AkashicError, EngineError, ModelError, NotFoun
 from akashic_daemon.protocol.native import EngineStatus
 from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.toolcalls.thought_marks import THINK
 from akashic_daemon.trajectory.prompt import PromptBuilder
 from akashic_daemon.trajectory.template import ChatTemplate
 
@@ -278,7 +279,7 @@ def _make_builder(engine: Engine) -> PromptBuilder | AkashicError | None:
     def spell(tokens: Sequence[int]) -> bytes | None:
         return b"".join(map(engine.token_bytes, tokens)) if all(token in ids for token in tokens) else None
 
-    told = says(engine, template.syntax, template.thinking())
+    told = says(engine, template.syntax, template.thinking(), template.thought_marks or THINK)
     return PromptBuilder(template, lambda text: engine.tokenize(text, special=True), bos=bos, spell=spell, says=told)
 
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from akashic_daemon.schedule.events import TextDelta, ThinkingDelta, ToolCallDelta
 from akashic_daemon.schedule.text import TextAssembler
+from akashic_daemon.toolcalls.channels import ChannelReader
 from akashic_daemon.toolcalls.form import AnswerForm, Thinking
 from akashic_daemon.toolcalls.reader import CallReader, Said
-from akashic_daemon.toolcalls.thoughts import ThoughtReader
+from akashic_daemon.toolcalls.thought_marks import THINK, ThoughtMarks
+from akashic_daemon.toolcalls.thoughts import ThoughtReader, reader_of
 from akashic_daemon.trajectory.message import ToolCall
 
 Delta = TextDelta | ThinkingDelta | ToolCallDelta
@@ -31,9 +33,10 @@ class Answer:
         marks: Mapping[int, bytes] | None = None,
         holds_grammar: bool = False,
         thinking: Thinking = "none",
+        thoughts: ThoughtMarks = THINK,
     ) -> None:
         self._marks = marks or {}
-        self._thoughts = ThoughtReader(thinking) if thinking != "none" else None
+        self._thoughts = reader_of(thinking, thoughts) if thinking != "none" else None
         self.thinking_tokens = 0
         self._plain: TextAssembler | None = None
         self._reader: CallReader | None = None
@@ -100,7 +103,7 @@ class Answer:
         told = [*self._reader.push(self._decoder.decode(b"", True)), *self._reader.finish()]
         return out + self._events(told, tokens)
 
-    def _thinking(self, thoughts: ThoughtReader, parts: tuple[str, str], tokens: int) -> list[Delta]:
+    def _thinking(self, thoughts: ThoughtReader | ChannelReader, parts: tuple[str, str], tokens: int) -> list[Delta]:
         """Return events of a piece of which the first part is thought and the second said."""
         thought, said = parts
         if thought or thoughts.is_thinking:

@@ -17,6 +17,7 @@ from akashic_daemon.schedule.tiering import Outlook
 from akashic_daemon.tiers.exporter import Trail
 from akashic_daemon.tiers.promotion import Promotion
 from akashic_daemon.toolcalls.form import AnswerForm, Thinking
+from akashic_daemon.toolcalls.thought_marks import THINK, ThoughtMarks
 from akashic_daemon.types import Priority, RequestId, SequenceId
 
 
@@ -67,6 +68,7 @@ class Request:
     holds_grammar: bool = False
     """Whether the engine keeps the answer to its grammar."""
     thinking: Thinking = "none"
+    thoughts: ThoughtMarks = THINK
     """Whether the answer may begin with a think block, or does."""
     route: Route = field(init=False)
     state: State = State.QUEUED
@@ -106,7 +108,12 @@ class Request:
 
     def __post_init__(self) -> None:
         self.answer = Answer(
-            self.stop, self.form, marks=self.marks, holds_grammar=self.holds_grammar, thinking=self.thinking
+            self.stop,
+            self.form,
+            marks=self.marks,
+            holds_grammar=self.holds_grammar,
+            thinking=self.thinking,
+            thoughts=self.thoughts,
         )
         self.route = self.routes[0]
 

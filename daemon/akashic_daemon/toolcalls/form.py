@@ -14,11 +14,12 @@ from akashic_daemon.toolcalls.reader import CallReader
 from akashic_daemon.toolcalls.schema import SchemaGrammar
 from akashic_daemon.toolcalls.syntax import Shape, Syntax
 from akashic_daemon.toolcalls.tags import TextParameters, tag_grammar, text_parameters
+from akashic_daemon.toolcalls.thought_marks import THINK, ThoughtMarks
 from akashic_daemon.toolcalls.trigger import Trigger
 
 _NAMED = "tool:"
 Thinking = Literal["none", "may", "must"]
-"""Whether an answer may begin with a <think> block, or does: its prompt has opened one."""
+"""Whether an answer may begin with a block of thoughts, or does: its prompt has opened one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def answer_form(
     json_schema: Mapping[str, Any] | None = None,
     strict_schema: bool = False,
     thinking: Thinking = "none",
+    thoughts: ThoughtMarks = THINK,
 ) -> AnswerForm:
     """Return the form that a request asks for.
 
@@ -69,7 +71,7 @@ def answer_form(
         banned = (syntax.opening,) if tools else ()
         if answer is None:
             return AnswerForm(banned=banned)
-        grammar = rules.text(_after_thinking(rules, answer, thinking))
+        grammar = rules.text(_after_thinking(rules, answer, thinking, thoughts))
         return AnswerForm(None, grammar, banned=banned, notes=tuple(schemas.notes))
     is_auto = tool_choice == "auto"
     bodies = [_one_call(rules, schemas, syntax, index, tool) for index, tool in _chosen(tools, tool_choice)]
@@ -81,7 +83,8 @@ def answer_form(
             triggers.append(Trigger(f'{{"{syntax.name_key}"', at_start=True))
         root = calls
     else:
-        root = _after_thinking(rules, calls if answer is None or not is_auto else f"( {calls} | {answer} )", thinking)
+        body = calls if answer is None or not is_auto else f"( {calls} | {answer} )"
+        root = _after_thinking(rules, body, thinking, thoughts)
     return AnswerForm(
         syntax,
         rules.text(root),
@@ -157,8 +160,11 @@ def _wrapped(syntax: Syntax, inner: str, ws: str) -> str:
     return f"{literal(syntax.opening)} {inner} {end}{closing}".strip()
 
 
-def _after_thinking(rules: Rules, body: str, thinking: Thinking) -> str:
+def _after_thinking(rules: Rules, body: str, thinking: Thinking, marks: ThoughtMarks) -> str:
     if thinking == "none":
         return body
-    thoughts = f"{text_until(rules, '</think>')} [ \\n]{{0,4}}"
-    return f'( "<think>" {thoughts} )? {body}' if thinking == "may" else f"{thoughts} {body}"
+    if marks.said:
+        body = f"{literal(marks.said)} {body}"
+    resumed = literal(marks.resume) if marks.resume else "[ \\n]{0,4}"
+    thoughts = f"{text_until(rules, marks.closing)} {resumed}"
+    return f"( {literal(marks.opening)} {thoughts} )? {body}" if thinking == "may" else f"{thoughts} {body}"

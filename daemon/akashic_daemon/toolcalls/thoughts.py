@@ -1,4 +1,4 @@
-"""Reading the think block at the beginning of an answer: what the model thought, and what it says. Pure.
+"""Reading the block of thoughts at the beginning of an answer: what the model thought, and what it says. Pure.
 
 However the answer is cut into pieces, the same is told. Line breaks next to the marks belong to the block's form, as
 templates write it, and are neither thought nor said.
@@ -6,15 +6,16 @@ templates write it, and are neither thought nor said.
 
 from __future__ import annotations
 
+from akashic_daemon.toolcalls.channels import ChannelReader
 from akashic_daemon.toolcalls.form import Thinking
-
-OPENING, CLOSING = "<think>", "</think>"
+from akashic_daemon.toolcalls.thought_marks import THINK, ThoughtMarks
 
 
 class ThoughtReader:
     """Reads one answer. `thought` is what the block holds so far; None without a block, or with an empty one."""
 
-    def __init__(self, thinking: Thinking) -> None:
+    def __init__(self, thinking: Thinking, marks: ThoughtMarks = THINK) -> None:
+        self._marks = marks
         self.is_thinking = thinking == "must"
         """Whether what comes next is thought."""
         self._may_begin = thinking == "may"
@@ -57,21 +58,22 @@ class ThoughtReader:
     def _begin(self, *, is_last: bool) -> bool:
         """Tell if it is certain whether the answer begins with a block."""
         start = self._held.lstrip()
-        if start.startswith(OPENING):
-            self._held, self.is_thinking = start[len(OPENING) :], True
-        elif OPENING.startswith(start) and not is_last:
+        opening = self._marks.opening
+        if start.startswith(opening):
+            self._held, self.is_thinking = start[len(opening) :], True
+        elif opening.startswith(start) and not is_last:
             return False
         self._may_begin = False
         return True
 
     def _think(self, *, is_last: bool) -> str:
         """Return what is certainly thought; line breaks at the end may yet belong to the mark."""
-        thought, closing, rest = self._held.partition(CLOSING)
+        thought, closing, rest = self._held.partition(self._marks.closing)
         if closing:
             self._held, self.is_thinking, self._behind = rest, False, True
             thought = thought.rstrip("\n")
         else:
-            kept = 0 if is_last else _overlap(thought)
+            kept = 0 if is_last else _overlap(thought, self._marks.closing)
             kept = len(thought) - len(thought[: len(thought) - kept].rstrip("\n"))
             self._held = "" if is_last else thought[len(thought) - kept :]
             thought = thought[: len(thought) - kept]
@@ -82,13 +84,18 @@ class ThoughtReader:
         return thought
 
 
-def _overlap(text: str) -> int:
+def _overlap(text: str, mark: str) -> int:
     """Return the length of the longest end of a text that begins the closing mark."""
-    return next((n for n in range(min(len(text), len(CLOSING) - 1), 0, -1) if text.endswith(CLOSING[:n])), 0)
+    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
 
 
-def parted(answer: str, thinking: Thinking) -> tuple[str | None, str]:
+def reader_of(thinking: Thinking, marks: ThoughtMarks) -> ThoughtReader | ChannelReader:
+    """Return what reads an answer."""
+    return ChannelReader(thinking) if marks.has_channels else ThoughtReader(thinking, marks)
+
+
+def parted(answer: str, thinking: Thinking, marks: ThoughtMarks = THINK) -> tuple[str | None, str]:
     """Return what a whole answer thinks and what it says."""
-    reader = ThoughtReader(thinking)
+    reader = reader_of(thinking, marks)
     said = reader.push(answer)[1] + reader.finish()[1]
     return reader.thought, said

@@ -16,6 +16,7 @@ from typing import Any
 
 from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.syntax import Syntax
+from akashic_daemon.toolcalls.thought_marks import THINK, ThoughtMarks
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.trajectory.template import ChatTemplate, Segment, broken_off
 from akashic_daemon.types import ChainDigest
@@ -157,8 +158,13 @@ class PromptBuilder:
         return self._template.syntax
 
     def thinking(self, think: bool | None = None) -> Thinking:
-        """Tell whether an answer may begin with a <think> block, or does."""
+        """Tell whether an answer may begin with thoughts, or does."""
         return self._template.thinking(think)
+
+    @property
+    def thought_marks(self) -> ThoughtMarks:
+        """Between what marks the model thinks, if it does."""
+        return self._template.thought_marks or THINK
 
     @property
     def bos_tokens(self) -> int:
@@ -215,7 +221,7 @@ class PromptBuilder:
             content = message.content
             parent = chains[owned.start - 1] if owned.start else None
             if not segment.text.startswith(opening):  # one that says already that there is no thought
-                opening = opening.partition("<think>")[0]
+                opening = opening.partition(self.thought_marks.opening)[0]
             if message.tool_calls or message.thinking is not None:
                 exact = self._exact(segment, message, recall(parent, message.said), opening)
                 return self._text_tokens(segment.text) if exact is None else exact

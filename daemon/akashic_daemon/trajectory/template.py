@@ -22,6 +22,7 @@ from akashic_daemon.toolcalls.calls import is_object
 from akashic_daemon.toolcalls.form import Thinking
 from akashic_daemon.toolcalls.history import Habits, as_text, calls_as_text, find_habits, shown_id
 from akashic_daemon.toolcalls.syntax import GENERIC, syntax_of
+from akashic_daemon.toolcalls.thought_marks import ThoughtMarks, thought_marks_of
 from akashic_daemon.trajectory.borders import Borders, text_before_a_user
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.types import ChainDigest
@@ -81,28 +82,29 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self.syntax = syntax_of(source)
         """In what wrapper the model writes tool calls."""
-        self._source_thinks = "<think>" in source or "</think>" in source
+        self.thought_marks = thought_marks_of(source)
+        """Between what it shows thoughts; None when it knows none."""
         self._thinking: dict[bool | None, Thinking] = {}
         self._knows_tool_calls = "tool_calls" in source and self.syntax != GENERIC
         self._probed: Habits | None = None
         self._segment_texts: OrderedDict[tuple[ChainDigest, str], str] = OrderedDict()
 
     def thinking(self, think: bool | None = None) -> Thinking:
-        """Tell whether an answer may begin with a <think> block, or does: the prompt opens one. think: what was asked for."""
-        if not self._source_thinks:
+        """Tell whether an answer may begin with thoughts, or does: the prompt opens them. think: what was asked for."""
+        if self.thought_marks is None:
             return "none"
         if think not in self._thinking:
-            self._thinking[think] = self._probe_thinking(think)
+            self._thinking[think] = self._probe_thinking(self.thought_marks, think)
         return self._thinking[think]
 
-    def _probe_thinking(self, think: bool | None) -> Thinking:
+    def _probe_thinking(self, marks: ThoughtMarks, think: bool | None) -> Thinking:
         try:
             opening = self.render([Message(Role.USER, "u")], think=think).rstrip()
         except TemplateError:
             return "may"
-        if opening.endswith("<think>"):
+        if opening.endswith(marks.opening):
             return "must"
-        return "none" if opening.endswith("</think>") else "may"
+        return "none" if opening.endswith(marks.said or marks.closing) else "may"
 
     def opening(self, think: bool | None = None) -> str:
         """Return the generation prompt: what stands before an answer; empty when that can't be told."""
@@ -268,6 +270,8 @@ class ChatTemplate:
         seen: dict[str, Any] = {"role": message.role.value, "content": message.content}
         if message.thinking is not None:
             seen["reasoning_content"] = message.thinking
+            if self.thought_marks is not None and self.thought_marks.has_channels:
+                seen["thinking"] = message.thinking  # as gpt-oss's template calls it
         if message.name is not None:
             seen["name"] = message.name
         if message.tool_call_id is not None:
