@@ -18,6 +18,7 @@ from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.engine.torch_engine import TorchEngine
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
+from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.service import Service
 from fake_service import answer, ask, assistant, user
 from tiny_gguf import Shape
@@ -78,3 +79,36 @@ def test_the_same_text_again_after_others_says_the_same(home: Path) -> None:
         engine.kv.check()
 
     with_service(home, check)
+
+
+def test_a_prompt_with_drops_is_computed_in_one_step(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says what it says when each piece is computed by itself."""
+    told = [user("start"), *(m for n in range(7) for m in (assistant(f"answer {n}"), user(f"more of {n} please")))]
+    ops = tuple({"op": "drop", "messages": [n - 6], "at": n} for n in (8, 10, 12))
+    said: list[str] = []
+    prefills: list[int] = []
+
+    async def check(service: Service) -> None:
+        asked: dict[str, Any] = {"sampling": SamplingParams(temperature=0.0), "max_tokens": 6, "session": "s"}
+        await answer(service, ask(*told[:7], **asked))
+        engine = service._loop.engine
+        assert isinstance(engine, TorchEngine)
+        compute = engine._compute
+
+        def counting(step: Any) -> Any:
+            prefills.extend([len(step.tokens)] if len(step.tokens) > 1 else [])
+            return compute(step)
+
+        prefills.clear()
+        monkeypatch.setattr(engine, "_compute", counting)
+        found = await answer(service, ask(*told, cache_ops=ops, **asked))
+        assert sum(prefills) == found.reuse.computed_tokens
+        said.append(found.text)
+
+    for folder, most in (("together", 1), ("apart", 9)):
+        (home / folder).mkdir()
+        with_service(home / folder, check)
+        assert len(prefills) <= most
+        monkeypatch.setattr(StepLoop, "_defer", lambda *_: False)
+    assert len(prefills) > 3
+    assert said[0] == said[1]

@@ -153,6 +153,28 @@ class Interruptible(Protocol):
         """Let the running `decode`, or else the next one, raise EngineError early, with no cell added. Any thread."""
 
 
+@runtime_checkable
+class SegmentBatch(Protocol):
+    """An engine that computes pieces of a prompt together, though operations lie between them (PAPERS section 3).
+
+    To be had where operations move no KV: `Capabilities.segment_batch`.
+    """
+
+    def defer(self, item: BatchItem) -> None:
+        """Add the cells of an item that asks for no logits now, and compute them with the next `decode`.
+
+        Sequences may be operated on meanwhile, as if it were computed; each token sees what it would have seen. Raises
+        EngineError when no cell is free; then none was added.
+        """
+
+    def settle(self) -> None:
+        """Compute what was deferred.
+
+        Raises EngineError when it can't; those cells then hold nothing, as after a `decode` that failed with any deferred:
+        the caller must let go of all cells.
+        """
+
+
 class Engine(Protocol):
     """A loaded model with its KV cells."""
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 from akashic_daemon.cache.compaction import Holes
 from akashic_daemon.cache.index import NoRoom, NoSequence, RadixIndex
 from akashic_daemon.config import ScheduleSection
-from akashic_daemon.engine.base import BatchItem, Engine, Interruptible
+from akashic_daemon.engine.base import BatchItem, Engine, Interruptible, SegmentBatch
 from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
 from akashic_daemon.program.path import Path
 from akashic_daemon.protocol.native import EngineStatus, SessionActivity
@@ -69,6 +69,8 @@ class StepLoop:
         self._prefill_budget = PrefillBudget(settings.prefill_tokens_busy)
         self._last_step_s = 0.0
         self._step_number = 0
+        self._deferred_tokens = 0
+        """Tokens of this step whose cells are taken, and which the engine computes with the rest of it."""
         self._stopping = False
         self._interrupted = False
         """Whether the running step was told to end early."""
@@ -263,8 +265,10 @@ class StepLoop:
         self._admission.reload(self._running, is_streaming=is_streaming)
         if self._step_number % _PARK_EVERY_STEPS == 0:  # now those who came hold what they need of idle sessions
             self.tiering.park()
+        self._deferred_tokens = 0
         plan = self._plan()
         if not plan:
+            self._settle()
             self._wait_for_reload()
             return
         items = [item for _, item in plan]
@@ -273,14 +277,16 @@ class StepLoop:
             assert self._engine is not None
             self._engine.decode(items)
         except EngineError as error:
-            if self._interrupted:
+            if self._deferred_tokens:
+                self._begin_anew(error, "a step of several pieces")
+            elif self._interrupted:
                 self._interrupted = False  # nothing was added: whoever goes on is planned again
             else:
                 self._survive(error, [r for r, _ in plan])
             return
         now_s = time.monotonic()
         self._last_step_s = now_s - started_s
-        tokens = sum(len(i.tokens) for i in items)
+        tokens = sum(len(i.tokens) for i in items) + self._deferred_tokens
         self._counters.step(tokens, self._last_step_s)
         streams = sum(1 for r, _ in plan if r.state is State.DECODE)
         self._prefill_budget.observe(streams, tokens - streams, self._last_step_s)
@@ -302,14 +308,27 @@ class StepLoop:
         try:
             moved = index.compact()
         except EngineError as error:
-            logger.error("compacting the KV cache failed, so it is emptied: %s", error)
-            for request in list(self._running):
-                self._end_badly(request, error)
-            self._empty_cache(engine)
+            self._begin_anew(error, "compacting the KV cache")
             return
         if moved or not index.cells_used:
             self._holes.closed(moved, time.monotonic() - started_s)
             self._counters.compactions_total += 1
+
+    def _begin_anew(self, error: EngineError, doing: str) -> None:
+        """Empty the cache: something of it isn't what the index says."""
+        assert self._engine is not None
+        logger.error("%s failed, so the KV cache is emptied: %s", doing, error)
+        for request in list(self._running):
+            self._end_badly(request, error)
+        self._empty_cache(self._engine)
+
+    def _settle(self) -> None:
+        """Have computed what was deferred for a step that came to nothing."""
+        if self._deferred_tokens and isinstance(self._engine, SegmentBatch):
+            try:
+                self._engine.settle()
+            except EngineError as error:
+                self._begin_anew(error, "a step of several pieces")
 
     def _wait_for_reload(self) -> None:
         """With nothing to compute until the disk has read something, sleep until it has."""
@@ -401,19 +420,42 @@ class StepLoop:
             if request.state is not State.PREFILL or budget <= 0:
                 continue
             assert request.sequence is not None
-            key = request.key
             try:
-                work = self._index.advance(request.sequence, key, len(key) - 1)
+                item, budget = self._piece(request, budget)
             except (NoRoom, NoSequence):
                 raise
             except AkashicError as error:
                 self._end_badly(request, error)  # an operation failed; the others go on
                 continue
+            plan.append((request, item))
+        return plan
+
+    def _piece(self, request: Request, budget: int) -> tuple[BatchItem, int]:
+        """Return what a prompt computes in this step, and the budget that is left.
+
+        Where the engine computes in one step what operations lie between, all pieces but the last are handed to it at once.
+        """
+        assert self._index is not None
+        assert request.sequence is not None
+        key = request.key
+        while True:
+            work = self._index.advance(request.sequence, key, len(key) - 1)
             assert work is not None, "the last token is always computed"
             end = min(work.end, work.start + budget)
-            plan.append((request, BatchItem(work.sequence, key[work.start : end], work.position, end == len(key))))
+            item = BatchItem(work.sequence, key[work.start : end], work.position, end == len(key))
             budget -= end - work.start
-        return plan
+            if item.logits or budget <= 0 or not self._defer(request, item):
+                return item, budget
+
+    def _defer(self, request: Request, item: BatchItem) -> bool:
+        """Hand a piece of a prompt to the engine ahead of the step; False when it can't take it."""
+        count = len(item.tokens)
+        if not isinstance(self._engine, SegmentBatch) or not self._make_room(count):
+            return False
+        self._engine.defer(item)
+        self._deferred_tokens += count
+        self._account(request, item, -1, time.monotonic())
+        return True
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of the queue; its cells become evictable."""

@@ -24,6 +24,7 @@ from akashic_daemon.engine.base import (
 from akashic_daemon.engine.threads import LoadFollower
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
+from akashic_daemon.engine.torch_engine.deferred import Deferred
 from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
 from akashic_daemon.engine.torch_engine.graphs import DecodeGraphs
@@ -57,6 +58,7 @@ class TorchEngine:
         self._model = Model(loaded.shape, loaded.weights)
         sparse = Sparse(options.sparse_blocks) if options.sparse_blocks else None
         self._attention = attention_over(loaded.kv.pool, loaded.shape, sparse)
+        self._deferred = Deferred(loaded.kv, self.settle)
         self._exporter = CellExporter(loaded.kv)
         self._kv_cells = loaded.kv_cells
         self._threads = LoadFollower(options.cores, fixed=options.threads)
@@ -78,6 +80,7 @@ class TorchEngine:
             repos=True,
             tail_gap=True,
             range_export=True,
+            segment_batch=True,
             sparse_attention=self._attention.sparse is not None,
             grammar=True,
             kv_types=("f16", "f32", "q8_0"),
@@ -116,18 +119,41 @@ class TorchEngine:
 
     def decode(self, batch: Sequence[BatchItem]) -> None:
         """Compute the batch and add its cells; all of it or nothing."""
+        self._deferred.check()
         self._check_batch(batch)
         self._follow_load()
         started_s = time.monotonic()
         growth = self._kv.grow([i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch])
         try:
-            self._logits = LastLogits(batch, self._compute(lay_out(batch, growth)))
+            self._logits = LastLogits(batch, self._compute(lay_out(batch, growth, self._deferred.waiting())))
         except (RuntimeError, ValueError, EngineError) as error:
             self._kv.undo(growth)
             raise _computing(batch, error) from error
+        finally:
+            self._deferred.clear()
         self._kv.commit(growth)
         single = all(len(item.tokens) == 1 for item in batch)
         self._threads.observe(time.monotonic() - started_s, single_tokens=single)
+
+    def defer(self, item: BatchItem) -> None:
+        """Add the cells of an item that asks for no logits, and compute them with the next `decode`."""
+        self._check_batch([item])
+        assert not item.logits
+        assert not item.all_logits
+        self._deferred.add(item)
+
+    def settle(self) -> None:
+        """Compute what was deferred."""
+        self._deferred.check()
+        if not len(self._deferred):
+            return
+        *before, (item, growth) = self._deferred.waiting()
+        try:
+            self._compute(lay_out([item], growth, before))
+        except (RuntimeError, ValueError, EngineError) as error:
+            raise _computing([item for item, _ in self._deferred.waiting()], error) from error
+        finally:
+            self._deferred.clear()
 
     def _follow_load(self) -> None:
         if self._kv.pool.device.type == "cpu":
@@ -210,6 +236,7 @@ class TorchEngine:
     def export_cells(self, sequence: SequenceId, start: int, end: int, into: memoryview, storage: str) -> int:
         """Write the KV of `sequence` at these positions into `into`; return the bytes used."""
         self._check_sequence(sequence)
+        self._deferred.settle_any()
         return self._exporter.export_cells(sequence, start, end, into, storage)
 
     def import_cells(self, data: memoryview, sequence: SequenceId, start: int, end: int) -> None:
@@ -219,6 +246,7 @@ class TorchEngine:
     def import_runs(self, runs: Sequence[PackedRun], sequence: SequenceId) -> None:
         """Do the same for several runs: all of them or none."""
         self._check_sequence(sequence)
+        self._deferred.settle_any()
         self._exporter.import_runs(runs, sequence)
 
     def position_range(self, sequence: SequenceId) -> tuple[int, int] | None:
@@ -230,7 +258,7 @@ class TorchEngine:
         """Free the model. Nothing may be called afterwards; a second call does nothing."""
         on_gpu = self._graphs is not None
         gone: Any = None
-        self._model = self._attention = self._exporter = self._graphs = self._kv = gone
+        self._model = self._attention = self._exporter = self._graphs = self._kv = self._deferred = gone
         self._logits = None
         self._vocabulary.close()
         if on_gpu:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +76,8 @@ class PagedKv:
         self._views: list[Views] = [NO_VIEWS] * sequences
         self._saved: dict[int, _Held] = {}
         self._dropped: deque[int] = deque()
+        self.before_packing: Callable[[], None] = lambda: None
+        """Called before cells move; may compute some, but neither take nor give back any."""
         self.packed_cells = 0
         """Cells that packing has moved so far."""
 
@@ -111,7 +113,10 @@ class PagedKv:
 
     def save(self, sequence: int, ranges: Sequence[Range]) -> PagedCells:
         """Hold the cells at these ranges for later. Raises EngineError when any isn't there."""
-        views = self._at(sequence, ranges)
+        return self.keep(self._at(sequence, ranges))
+
+    def keep(self, views: Views) -> PagedCells:
+        """Hold these views' pages."""
         held = _Held(views)
         self._forget_dropped()
         self.table.hold(views)
@@ -218,6 +223,8 @@ class PagedKv:
         try:
             return self.table.reserve(counts, self._tails(sequences))
         except PagesLack as lacking:
+            self.before_packing()
+            self._forget_dropped()
             self._pack(lacking.pages)
         try:
             return self.table.reserve(counts, self._tails(sequences), any_slot=True)

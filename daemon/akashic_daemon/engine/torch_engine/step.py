@@ -40,18 +40,21 @@ class Step:
         return len(self.tokens) == len(self.segments) == len(self.wanted)
 
 
-def lay_out(batch: Sequence[BatchItem], growth: Growth) -> Step:
-    """Return the step of a batch for which slots were taken."""
+def lay_out(batch: Sequence[BatchItem], growth: Growth, before: Sequence[tuple[BatchItem, Growth]] = ()) -> Step:
+    """Return the step of a batch for which slots were taken, and of what was deferred before it, which is asked nothing."""
     segments: list[Segment] = []
     wanted: list[int] = []
-    first = 0
-    for item, views in zip(batch, growth.seen, strict=True):
-        count = len(item.tokens)
+    tokens: list[int] = []
+    for item, views in (
+        *((item, earlier.seen[0]) for item, earlier in before),
+        *zip(batch, growth.seen, strict=True),
+    ):
+        first, count = len(tokens), len(item.tokens)
         segments.append(Segment(first, count, item.start, views))
         if item.all_logits:
             wanted += range(first, first + count)
         elif item.logits:
             wanted.append(first + count - 1)
-        first += count
-    tokens = np.fromiter((token for item in batch for token in item.tokens), np.int64, first)
-    return Step(tokens, growth.cells, tuple(segments), np.array(wanted, np.int64))
+        tokens.extend(item.tokens)
+    cells = np.concatenate([*(earlier.cells for _, earlier in before), growth.cells])
+    return Step(np.array(tokens, np.int64), cells, tuple(segments), np.array(wanted, np.int64))
