@@ -11,6 +11,7 @@ import pytest
 from akashic_daemon.memory import candidates, scoring
 from akashic_daemon.memory import postings as postings_module
 from akashic_daemon.memory.index import NamespaceIndex, signs_of
+from akashic_daemon.memory.meaning import TokenWeights
 from akashic_daemon.memory.memory import LONGEST_TURN, Memory, Said
 from akashic_daemon.memory.postings import Postings
 from akashic_daemon.store.memory.store import open_memory_store
@@ -59,6 +60,20 @@ def test_whom_the_question_names_comes_before_others(memory: Memory) -> None:
         memory.add("user", f"s-{speaker}", said("I went to the museum", speaker=speaker))
     assert [s.turn.speaker for s in memory.search(["user"], "Has Mel been to a museum?")] == ["Melanie", "Joanna"]
     assert [s.turn.speaker for s in memory.search(["user"], "Has Joanna been to a museum?")] == ["Joanna", "Melanie"]
+
+
+def test_vectors_are_those_of_the_stored_texts(memory: Memory) -> None:
+    # So many that a few more don't let all be embedded anew, from the stored texts.
+    memory.add("user", "s0", said(*(f"{fact} {number}" for number in range(4) for fact in FACTS)))
+    texts = ["The parrot eats mangoes!", "half a \ud83d pair", "the PARROT eats mangoes", FACTS[1]]
+    ids = memory.add("user", "s1", said(*texts)).new_ids
+    stored = [memory.store.turns([i])[i].text for i in ids]
+    assert stored == [texts[0], "half a \ufffd pair", FACTS[1]]
+    rows = memory.store.index_rows("user", "hashed")
+    state = TokenWeights(HashedWords(), memory.store.embedder_state("user", "hashed"))
+    expected = state.embed(HashedWords().token_ids(stored))
+    kept = [np.frombuffer(row.vector or b"", "<f2") for row in rows[-3:]]
+    assert np.allclose(np.stack(kept), expected, atol=1e-2)
 
 
 def test_an_index_read_from_the_store_finds_the_same(memory: Memory) -> None:

@@ -46,6 +46,16 @@ def test_adding_the_same_turns_again_changes_nothing(store: MemoryStore) -> None
     assert [len(store.sources_of(i)) for i in first.turn_ids] == [1, 1]
 
 
+def test_what_is_said_again_and_nearly_so_among_new_turns_is_stored_once(store: MemoryStore) -> None:
+    words = ["The cat sat.", "the dog ran", "the cat sat", "The cat sat.", "THE DOG RAN!"]
+    added = store.add_turns("user", "s1", [turn(text, f"m{n}") for n, text in enumerate(words)])
+    cat, dog = added.new_ids
+    assert added.turn_ids == (cat, dog, cat, cat, dog)
+    assert [store.turns([i])[i].text for i in (cat, dog)] == words[:2]
+    assert [s.reference for s in store.sources_of(cat)] == ["m0", "m2", "m3"]
+    assert store.turns_of_chunk(store.open_chunk("user").id) == [store.turns([i])[i] for i in (cat, dog)]
+
+
 def test_what_was_said_in_two_places_is_stored_once_and_names_both(store: MemoryStore) -> None:
     (one,) = store.add_turns("user", "s1", [turn("the cat sat", "m1", event_at_s=1.0)]).turn_ids
     (two,) = store.add_turns("user", "s2", [turn("the cat sat", "m9", event_at_s=2.0)]).turn_ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 
 from akashic_daemon.errors import NotFound
 from akashic_daemon.memory.density import estimate, gate_tokens
@@ -18,8 +19,9 @@ Idf = Callable[[str], float]
 
 
 def idf_of(turn_count: int, document_counts: dict[str, int]) -> Idf:
-    """Return the weight of terms by a namespace's own document frequencies."""
+    """Return the weight of terms by a namespace's own document frequencies; each is computed once."""
 
+    @cache
     def idf(term: str) -> float:
         count = document_counts.get(term, 0)
         return math.log1p((max(turn_count, count) - count + 0.5) / (count + 0.5))

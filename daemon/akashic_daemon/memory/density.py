@@ -40,16 +40,25 @@ class Density:
     estimated_rho: float
 
 
-_CODE_LINE = re.compile(
-    r"[{};]\s*$|^\s*(?:def|class|return|import|from|if|for|while|else|elif|try|except|const|let|var|func|fn|pub|public|"
-    r"private|static|async|await|#include|package|use|@\w+|//|/\*|\*|#)(?!\w)|\w\(.*\)\s*[:{;]?\s*$|=>|->|::|[=!<>]=|\+\+|&&|"
-    r"^\s*[\"']?[\w.-]+[\"']?\s*[:=]\s*[\"'\[{\d]|^[+-]\s?\S.*[;{}()=]|^@@ |^diff |^\s*[{\[]\s*[\"'{\[\d]|^\s*<[/\w!].*>|^\s{4,}(?![-*•\d])\S"
+_CODE_BEGINS = re.compile(
+    r"\s*(?:def|class|return|import|from|if|for|while|else|elif|try|except|const|let|var|func|fn|pub|public|"
+    r"private|static|async|await|#include|package|use|@\w+|//|/\*|\*|#)(?!\w)|"
+    r"\s*[\"']?[\w.-]+[\"']?\s*[:=]\s*[\"'\[{\d]|[+-]\s?\S.*[;{}()=]|@@ |diff |\s*[{\[]\s*[\"'{\[\d]|\s*<[/\w!].*>|"
+    r"\s{4,}(?![-*•\d])\S"
 )
-_LOG_LINE = re.compile(
-    r"\d\d:\d\d:\d\d|\b(?:ERROR|WARN(?:ING)?|INFO|DEBUG|FAIL(?:ED)?|PASS(?:ED)?|Traceback|Exception)\b|^\s+at \S+\(|"
-    r"^\s*File \"|^[$>#%] \S|^(?:\./|/)?[\w.-]+/[\w./-]+(?::\d+)?(?:[:\s]|$)|^[-dl][rwxs-]{9}\b|^\s*\[[\w/: .-]+\]|\w\.\w{1,5}:\d+|[│└├┌─]"
+_CODE_WITHIN = re.compile(r"[{};]\s*$|\w\(.*\)\s*[:{;]?\s*$|=>|->|::|[=!<>]=|\+\+|&&")
+_MAYBE_CODE = re.compile(r"[{};(=>:+&]")
+"""_CODE_WITHIN fits no line that has none of these: prose is told quickly."""
+_LOG_BEGINS = re.compile(
+    r"\s+at \S+\(|\s*File \"|[$>#%] \S|(?:\./|/)?[\w.-]+/[\w./-]+(?::\d+)?(?:[:\s]|$)|[-dl][rwxs-]{9}\b|\s*\[[\w/: .-]+\]"
 )
-_TABLE_LINE = re.compile(r"^\s*\|.*\|\s*$|\t.*\t|\S\s{2,}\S+\s{2,}\S|^[^,\n]+(?:,[^,\s][^,\n]*){3,}$")
+_LOG_WITHIN = re.compile(
+    r"\d\d:\d\d:\d\d|\b(?:ERROR|WARN(?:ING)?|INFO|DEBUG|FAIL(?:ED)?|PASS(?:ED)?|Traceback|Exception)\b|\w\.\w{1,5}:\d+|[│└├┌─]"
+)
+_MAYBE_LOG = re.compile(r"[A-Z]{4}|:\d|Traceback|Exception|[│└├┌─]")
+_TABLE_BEGINS = re.compile(r"\s*\|.*\|\s*$|[^,\n]+(?:,[^,\s][^,\n]*){3,}$")
+_TABLE_WITHIN = re.compile(r"\t.*\t|\S\s{2,}\S+\s{2,}\S")
+_MAYBE_TABLE = re.compile(r"\t|\s\s")
 _LINE_NUMBER = re.compile(r"^\s*\d+(?:→|\t|: ?|\|)")
 """Tools number the lines of files that they show."""
 _MOST_LINES = 400
@@ -80,11 +89,12 @@ def kind_of(text: str) -> Kind:
 
 def _kind_of_line(numbered: str) -> Kind:
     line = _LINE_NUMBER.sub("", numbered[:_MOST_LINE_CHARS])
-    if _TABLE_LINE.search(line):
+    if _TABLE_BEGINS.match(line) or (_MAYBE_TABLE.search(line) and _TABLE_WITHIN.search(line)):
         return Kind.TABLE
-    if _LOG_LINE.search(line):
+    if _LOG_BEGINS.match(line) or (_MAYBE_LOG.search(line) and _LOG_WITHIN.search(line)):
         return Kind.LOG
-    return Kind.CODE if _CODE_LINE.search(line) else Kind.PROSE
+    is_code = _CODE_BEGINS.match(line) or (_MAYBE_CODE.search(line) and _CODE_WITHIN.search(line))
+    return Kind.CODE if is_code else Kind.PROSE
 
 
 def estimate(text: str, idf: Callable[[str], float], seen: Mapping[str, int], lines_seen: set[int]) -> Density:

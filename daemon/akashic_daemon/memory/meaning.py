@@ -42,16 +42,13 @@ class TokenWeights:
 
     def count(self, texts: Sequence[TokenIds]) -> None:
         """Count the tokens of new texts."""
-        for ids in texts:
-            self._counts[np.unique(ids)] += 1
+        self._counts += self._having(texts)
         self._turns += len(texts)
         self._weights = None
 
     def uncount(self, texts: Sequence[TokenIds]) -> None:
         """Take the tokens of texts back that were counted."""
-        for ids in texts:
-            own = np.unique(ids)
-            self._counts[own] -= np.minimum(self._counts[own], 1)
+        self._counts -= np.minimum(self._counts, self._having(texts))
         self._turns = max(0, self._turns - len(texts))
         self._weights = None
 
@@ -65,6 +62,13 @@ class TokenWeights:
         if self._weights is None:
             self._weights = np.log1p((self._turns - self._counts + 0.5) / (self._counts + 0.5)).astype(np.float32)
         return self._weights
+
+    def _having(self, texts: Sequence[TokenIds]) -> NDArray[np.uint32]:
+        """Return how many of the texts have each token."""
+        size = len(self._counts)
+        whose = np.repeat(np.arange(len(texts), dtype=np.int64), [len(ids) for ids in texts])
+        once = np.unique(whose * size + np.concatenate(texts)) if len(whose) else whose
+        return np.bincount(once % size, minlength=size).astype(np.uint32)
 
     def _body(self) -> bytes:
         """Return the counts as bytes: the number of turns, then each token that has any, and its count."""

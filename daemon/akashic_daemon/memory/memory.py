@@ -6,8 +6,9 @@ The store is the truth. Indexes are read from it when a namespace is first used,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.extents import ChunkExtents
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
-from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn
+from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn, storable
 from akashic_daemon.store.memory.store import MemoryStore
 
 _MOST_SPANS = 128
@@ -67,11 +68,14 @@ class Memory:
         A message of over LONGEST_TURN characters becomes several turns, each a part of it: together they are its text,
         and any of them can be found. The later ones have its reference with `#2`, `#3`, … after it.
         """
-        added = self.store.add_turns(
-            namespace, source, [_new_turn(part) for message in said for part in _parts_of(message)]
-        )
+        new = [_new_turn(part) for message in said for part in _parts_of(message)]
+        added = self.store.add_turns(namespace, source, new)
         if added.new_ids:
-            self._follow(namespace)
+            # Of what was said several times, or nearly so, the first is what was stored.
+            texts = {
+                turn_id: storable(turn.text) for turn_id, turn in zip(added.turn_ids[::-1], new[::-1], strict=True)
+            }
+            self._follow(namespace, {turn_id: texts[turn_id] for turn_id in added.new_ids})
         return added
 
     def search(self, namespaces: Sequence[str], question: str, *, limit: int = 20) -> list[Span]:
@@ -157,8 +161,11 @@ class Memory:
             for i in best
         ]
 
-    def _follow(self, namespace: str) -> None:
-        """Bring the index up to date; embed what has no vector yet, and everything when the weights are stale."""
+    def _follow(self, namespace: str, texts: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Bring the index up to date; embed what has no vector yet, and everything when the weights are stale.
+
+        texts: of turns, so that these aren't read again.
+        """
         name = self._embedder.name
         index = self._indexes.setdefault(namespace, NamespaceIndex(self._embedder.dimensions))
         if namespace not in self._weights:
@@ -169,7 +176,7 @@ class Memory:
             batch = rows[start : start + _EMBED_BATCH]
             missing = [row.turn_id for row in batch if row.vector is None]
             if missing:
-                made = self._embed(weights, missing, are_new=True)
+                made = self._embed(weights, missing, are_new=True, texts=texts)
                 bodies = dict(zip(missing, (body.tobytes() for body in made.astype("<f2")), strict=True))
                 self.store.put_vectors(name, bodies.items(), weights.state(namespace))
                 batch = [replace(row, vector=bodies.get(row.turn_id, row.vector)) for row in batch]
@@ -185,9 +192,17 @@ class Memory:
         weights.uncount(self._embedder.token_ids(texts))
         self.store.put_vectors(self._embedder.name, [], weights.state(namespace))
 
-    def _embed(self, weights: TokenWeights, turn_ids: Sequence[int], *, are_new: bool) -> scoring.Scores:
-        turns = self.store.turns(turn_ids)
-        tokens = self._embedder.token_ids([turns[turn_id].text for turn_id in turn_ids])
+    def _embed(
+        self,
+        weights: TokenWeights,
+        turn_ids: Sequence[int],
+        *,
+        are_new: bool,
+        texts: Mapping[int, str] = MappingProxyType({}),
+    ) -> scoring.Scores:
+        turns = self.store.turns([turn_id for turn_id in turn_ids if turn_id not in texts])
+        read = [texts[turn_id] if turn_id in texts else turns[turn_id].text for turn_id in turn_ids]
+        tokens = self._embedder.token_ids(read)
         if are_new:
             weights.count(tokens)
         return weights.embed(tokens)
@@ -205,6 +220,8 @@ class Memory:
 
 def _parts_of(said: Said) -> list[Said]:
     """Cut a long message behind lines, else behind words, else anywhere."""
+    if len(said.text) <= LONGEST_TURN:
+        return [said]
     text, parts = said.text, list[str]()
     start = 0
     while len(text) - start > LONGEST_TURN:

@@ -59,8 +59,10 @@ def cut(c: sqlite3.Connection, chunk_id: int, space: int, cuts: Sequence[Cut], a
     own = {turn for (turn,) in c.execute("SELECT id FROM turns WHERE chunk_id = ?", (chunk_id,))}
     left = sorted(own.difference(*(part.turn_ids for part in cuts)))
     for part in cuts:
-        at = chunk_id if not sealed else opened(c, space, at_s).id
-        append(c, at, part.turn_ids)
+        at = chunk_id
+        if sealed:  # those of the first are in it already
+            at = opened(c, space, at_s).id
+            append(c, at, part.turn_ids)
         seal(c, at, part.estimated_rho, at_s)
         sealed.append(at)
     if left and sealed:

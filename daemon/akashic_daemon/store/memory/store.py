@@ -86,9 +86,9 @@ class MemoryStore:
         now_s = self._clock.now_s()
         with self._database.transaction() as c:
             space = turns.namespace_id(c, namespace, made_at_s=now_s)
-            added = turns.add(c, space, source, new, now_s)
+            added = turns.add(c, space, source, new, now_s, lambda: chunks.opened(c, space, now_s).id)
             if added.new_ids:
-                chunks.append(c, chunks.opened(c, space, now_s).id, added.new_ids)
+                chunks.recount(c, chunks.opened(c, space, now_s).id)
             return added
 
     def turns(self, ids: Sequence[int]) -> dict[int, Turn]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from akashic_daemon.errors import NotFound, StoreError
 from akashic_daemon.store.memory.rows import Added, IndexRow, NewTurn, Source, Turn, likeness, storable, turn_digest
@@ -31,71 +31,97 @@ def namespace_id(c: sqlite3.Connection, name: str, *, made_at_s: float | None = 
     return int(row[0])
 
 
-def add(c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn], at_s: float) -> Added:
-    """Store turns of one source in order. One that is there already gets another place of origin."""
+def add(
+    c: sqlite3.Connection, space: int, source: str, turns: Sequence[NewTurn], at_s: float, chunk_id: Callable[[], int]
+) -> Added:
+    """Store turns of one source in order. One that is there already gets another place of origin.
+
+    chunk_id: returns the chunk that takes new ones; asked once, and only when there are any.
+    """
     c.execute("INSERT OR IGNORE INTO sources (namespace_id, name) VALUES (?, ?)", (space, storable(source)))
     (source_id,) = c.execute(
         "SELECT id FROM sources WHERE namespace_id = ? AND name = ?", (space, storable(source))
     ).fetchone()
     (previous,) = c.execute("SELECT max(id) FROM turns WHERE source_id = ?", (source_id,)).fetchone()
-    term_ids = _term_ids(c, space, turns)
+    said = [(storable(turn.speaker), storable(turn.text)) for turn in turns]
+    digests = [turn_digest(*one) for one in said]
+    there = _lookup(c, space, "digest", digests)
+    likes = ["" if digest in there else likeness(*one) for one, digest in zip(said, digests, strict=True)]
+    alike = _lookup(c, space, "likeness", [like for like in likes if like])
+    # Numbers are never used twice, so they are what the table would have given.
+    (newest,) = c.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'turns'").fetchone()
     ids: list[int] = []
-    new: list[int] = []
-    counts: Counter[int] = Counter()
-    for turn in turns:
-        speaker, text = storable(turn.speaker), storable(turn.text)
-        digest = turn_digest(speaker, text)
-        row = c.execute("SELECT id FROM turns WHERE namespace_id = ? AND digest = ?", (space, digest)).fetchone()
-        like = "" if row is not None else likeness(speaker, text)
-        if like:
-            # The second condition lets SQLite use the index, which has no others.
-            row = c.execute(
-                "SELECT id FROM turns WHERE namespace_id = ? AND likeness = ? AND likeness <> ''", (space, like)
-            ).fetchone()
-        if row is None:
-            row = c.execute(
-                "INSERT INTO turns (namespace_id, digest, source_id, previous_id, speaker, text, event_at_s, "
-                "length_tokens, traits, added_at_s, likeness) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
-                (
-                    space,
-                    digest,
-                    source_id,
-                    previous,
-                    speaker,
-                    text,
-                    turn.event_at_s,
-                    turn.length_tokens,
-                    turn.traits,
-                    at_s,
-                    like,
-                ),
-            ).fetchone()
-            own = array("I", [term_ids[term] for term in turn.terms])
-            c.execute("INSERT INTO turn_terms (turn_id, term_ids) VALUES (?, ?)", (row[0], own.tobytes()))
-            counts.update(set(own))
-            new.append(row[0])
-        c.execute(
-            "INSERT OR IGNORE INTO provenance (turn_id, source_id, reference, event_at_s) VALUES (?, ?, ?, ?)",
-            (row[0], source_id, storable(turn.reference), turn.event_at_s),
-        )
-        ids.append(row[0])
-        previous = row[0]
+    new: dict[int, NewTurn] = {}
+    rows: list[tuple[object, ...]] = []
+    for turn, (speaker, text), digest, like in zip(turns, said, digests, likes, strict=True):
+        turn_id = there.get(digest) or (alike.get(like) if like else None)
+        if turn_id is None:
+            turn_id = newest = newest + 1
+            there[digest] = turn_id
+            if like:
+                alike[like] = turn_id
+            rows.append(
+                (turn_id, space, digest, source_id, previous, speaker, text, turn.event_at_s, turn.length_tokens,
+                 turn.traits, at_s, like)
+            )  # fmt: skip
+            new[turn_id] = turn
+        ids.append(turn_id)
+        previous = turn_id
+    if new:
+        _insert(c, rows, chunk_id())
+        _index(c, space, new)
+    c.executemany(
+        "INSERT OR IGNORE INTO provenance (turn_id, source_id, reference, event_at_s) VALUES (?, ?, ?, ?)",
+        [(i, source_id, storable(turn.reference), turn.event_at_s) for i, turn in zip(ids, turns, strict=True)],
+    )
+    return Added(tuple(ids), tuple(new))
+
+
+def _lookup(c: sqlite3.Connection, space: int, column: str, values: Sequence[str]) -> dict[str, int]:
+    """Return the turns of a namespace that have one of the values; column: digest, or likeness other than ''."""
+    found: dict[str, int] = {}
+    # The second condition lets SQLite use the index of likenesses, which has no others.
+    for start in range(0, len(values), _BATCH):
+        part = values[start : start + _BATCH]
+        marks = ",".join("?" * len(part))
+        where = f"namespace_id = ? AND {column} IN ({marks}) AND {column} <> ''"
+        found.update(c.execute(f"SELECT {column}, id FROM turns WHERE {where} ORDER BY id DESC", (space, *part)))
+    return found
+
+
+def _insert(c: sqlite3.Connection, rows: Sequence[tuple[object, ...]], chunk_id: int) -> None:
+    c.executemany(
+        "INSERT INTO turns (id, namespace_id, digest, source_id, previous_id, speaker, text, event_at_s, length_tokens, "
+        "traits, added_at_s, likeness, chunk_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*row, chunk_id) for row in rows],
+    )
+
+
+def _index(c: sqlite3.Connection, space: int, new: Mapping[int, NewTurn]) -> None:
+    """Keep the terms of new turns, and count in how many turns each is."""
+    term_ids = _term_ids(c, space, list(new.values()))
+    own = {turn_id: array("I", [term_ids[term] for term in turn.terms]) for turn_id, turn in new.items()}
+    c.executemany(
+        "INSERT INTO turn_terms (turn_id, term_ids) VALUES (?, ?)", [(i, ids.tobytes()) for i, ids in own.items()]
+    )
+    counts = Counter(term for ids in own.values() for term in set(ids))
     c.executemany(
         "UPDATE terms SET document_count = document_count + ? WHERE id = ?", [(n, term) for term, n in counts.items()]
     )
-    return Added(tuple(ids), tuple(new))
 
 
 def _term_ids(c: sqlite3.Connection, space: int, turns: Sequence[NewTurn]) -> dict[str, int]:
     """Return the id of each term of the turns, new ones with a count of 0."""
     wanted = dict.fromkeys(term for turn in turns for term in turn.terms)
     found = lookup_terms(c, space, list(wanted))
-    for term in wanted:
-        if term not in found:
-            (found[term],) = c.execute(
-                "INSERT INTO terms (namespace_id, term, document_count) VALUES (?, ?, 0) RETURNING id",
-                (space, storable(term)),
-            ).fetchone()
+    missing = [term for term in wanted if term not in found]
+    if missing:
+        c.executemany(
+            "INSERT INTO terms (namespace_id, term, document_count) VALUES (?, ?, 0)",
+            [(space, storable(term)) for term in missing],
+        )
+        stored = lookup_terms(c, space, [storable(term) for term in missing])
+        found.update((term, stored[storable(term)]) for term in missing)
     return found
 
 
