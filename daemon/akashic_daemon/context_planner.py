@@ -80,8 +80,8 @@ class Room:
 def too_long(tokens: int, window_tokens: int, *, at_least: bool = False) -> PromptTooLong:
     """Return the error for a prompt that doesn't fit; at_least: it wasn't counted to its end."""
     return PromptTooLong(
-        f"the prompt has {'more than ' if at_least else ''}{tokens} tokens and the window {window_tokens}, answer included",
-        hint="shorten the history, or load a model with a longer window",
+        f"the prompt has {'at least ' if at_least else ''}{tokens} tokens and the window {window_tokens}, answer included",
+        hint="shorten it, or load a model with a longer window",
         n_prompt_tokens=tokens,
         n_ctx=window_tokens,
     )

@@ -41,7 +41,7 @@ from akashic_daemon.toolcalls.definitions import canonical
 from akashic_daemon.trace_keeper import TraceKeeper
 from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, runs_of
 from akashic_daemon.trajectory.message import Message, Role
-from akashic_daemon.trajectory.prompt import Prompt
+from akashic_daemon.trajectory.prompt import Prompt, tokens_at_least
 
 _LABEL_CHARS = 60
 
@@ -382,15 +382,13 @@ def _as_text(engine: Engine, text: str) -> array[int]:
 
 def _text_turn(engine: Engine, request: GenerationInput) -> _Turn:
     """Plan a completion of bare text, which has neither messages nor a session's history."""
-    tokens = _as_text(engine, request.text or "")
-    window = engine.model.window_tokens
+    text, window = request.text or "", engine.model.window_tokens
+    over = tokens_at_least(lambda piece: engine.tokenize(piece, special=True), text, window)
+    if over is not None:
+        raise too_long(over, window, at_least=True)
+    tokens = _as_text(engine, text)
     if len(tokens) >= window:
-        raise PromptTooLong(
-            f"the prompt has {len(tokens)} tokens and the window {window}, answer included",
-            hint="shorten it, or load a model with a longer window",
-            n_prompt_tokens=len(tokens),
-            n_ctx=window,
-        )
+        raise too_long(len(tokens), window)
     route = Route.of("plain", Path(tokens), array("i", [0] * len(tokens)))
     planned, answer = Planned((route,), ()), AnswerPlan(request.sampling)
     return _Turn(request, request.session, planned, None, None, False, (), answer)

@@ -129,19 +129,11 @@ class PromptBuilder:
     def far_over(
         self, messages: Sequence[Message], *, limit_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> int | None:
-        """Return how many tokens a conversation surely has that is far over a limit; None for one that may fit.
-
-        Cutting a message's text into tokens by itself makes them more, never half as many as its text has among others.
-        """
+        """Return how many tokens a conversation surely has that is far over a limit; None for one that may fit."""
         chars = sum(len(m.content) for m in messages)
         if chars // _CHARS_OF_A_SUSPECT + 2 * len(messages) < 2 * limit_tokens:
             return None
-        text, count = self.text(messages, tools=tools), 0
-        for start in range(0, len(text), _PIECE_CHARS):
-            count += len(self._tokenize(text[start : start + _PIECE_CHARS]))
-            if count > 4 * limit_tokens:
-                break
-        return count // 2 if count > 2 * limit_tokens else None
+        return tokens_at_least(self._tokenize, self.text(messages, tools=tools), limit_tokens)
 
     def replaced(
         self, messages: Sequence[Message], index: int, text: str, *, tools: Sequence[Mapping[str, Any]] = ()
@@ -284,3 +276,18 @@ class PromptBuilder:
             while len(self._tokens_of) > _CACHED_TEXTS:
                 self._tokens_of.popitem(last=False)
         return known
+
+
+def tokens_at_least(tokenize: Callable[[str], Sequence[int]], text: str, limit_tokens: int) -> int | None:
+    """Return how many tokens a text surely has that is far over a limit, without cutting all of it; None if it may fit.
+
+    Cutting a text in pieces makes its tokens more, but by less than twice.
+    """
+    if len(text) // _CHARS_OF_A_SUSPECT < 2 * limit_tokens:
+        return None
+    count = 0
+    for start in range(0, len(text), _PIECE_CHARS):
+        count += len(tokenize(text[start : start + _PIECE_CHARS]))
+        if count > 4 * limit_tokens:
+            break
+    return count // 2 if count > 2 * limit_tokens else None
