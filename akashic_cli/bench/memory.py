@@ -15,13 +15,24 @@ COLUMNS = ("METHOD", "RECALL@5", "@10", "@20", "WITHIN 250", "500", "1,000", "2,
 MODULE = "akashic_daemon.memory.evaluation"
 
 
-def measure(files: Sequence[Path], *, leave_one_out: bool = False) -> dict[str, Any]:
+LEFT_COLUMNS = (
+    "COMPACTED BY", "RHO", "EVIDENCE KEPT", "ANSWER WORDS", "RECALL@10", "EQUAL TOKENS", "AND KEPT", "WITHIN 1,000",
+    "REINDEXED@10", "EQUAL TOKENS", "WITHIN 1,000",
+)  # fmt: skip
+_LEFT = (
+    "rho", "evidence_kept", "answer_words", "recall_at_10", "recall_equal_tokens", "recall_equal_tokens_kept",
+    "recall_within_1000", "reindexed_at_10", "reindexed_equal_tokens", "reindexed_within_1000",
+)  # fmt: skip
+
+
+def measure(files: Sequence[Path], *, leave_one_out: bool = False, compaction: bool = False) -> dict[str, Any]:
     """Run the measuring process and return its result. Raises what it raised, StoreError when it just died."""
     for path in files:
         if not path.is_file():
             raise TranscriptError(f"reading the conversations {path}: there is no such file", hint="name a JSON file")
     command = [sys.executable, "-m", MODULE, "--suite", "retrieval", "recall"]
     command += ["leave-one-out"] if leave_one_out else []
+    command += ["compaction"] if compaction else []
     command += ["--", *map(str, files)]
     child = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     news = json.loads(child.stdout) if child.stdout.strip() else {}
@@ -49,6 +60,12 @@ def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
         for row in suite["rows"]
         if "recall" in row
     ]
+
+
+def left_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each method of compaction: what is left, and what is found of it, in percent."""
+    rows = result["suites"].get("compaction", {}).get("rows", [])
+    return [(row["method"], *(_percent(row[figure]) for figure in _LEFT)) for row in rows]
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -257,6 +257,12 @@ def memory(
         bool,
         typer.Option("--leave-one-out", help="Fit the score's weights anew, each time on all conversations but one."),
     ] = False,
+    compaction: Annotated[
+        bool,
+        typer.Option(
+            "--compaction", help="Also what compaction leaves, and what is found within the same tokens then."
+        ),
+    ] = False,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -267,11 +273,13 @@ def memory(
     from akashic_cli.bench import memory as measuring
     from akashic_cli.render.output import print_json, print_table, say
 
-    result = measuring.measure(files, leave_one_out=leave_one_out)
+    result = measuring.measure(files, leave_one_out=leave_one_out, compaction=compaction)
     if as_json:
         print_json(result)
     else:
         print_table(measuring.COLUMNS, measuring.table_rows(result), right=range(1, len(measuring.COLUMNS)))
+        if left := measuring.left_rows(result):
+            print_table(measuring.LEFT_COLUMNS, left, right=range(1, len(measuring.LEFT_COLUMNS)))
         say(measuring.summary(result))
         say(measuring.recall_line(result))
 

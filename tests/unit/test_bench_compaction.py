@@ -6,7 +6,13 @@ import json
 from pathlib import Path
 
 from akashic_daemon.memory.evaluation.__main__ import measure
+from akashic_daemon.memory.evaluation.after_compaction import Found, add, first, within
 from akashic_daemon.memory.evaluation.compaction import RHO
+from akashic_daemon.memory.evaluation.corpus import Conversation, Question
+from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.store.memory.store import open_memory_store
+from akashic_daemon.types import SystemClock
+from hashed_words import HashedWords
 
 _FACTS = ("My brother Marco restores violins in Cremona", "The ferry to Elba leaves from Piombino", "Yuki grows wasabi")
 
@@ -22,6 +28,29 @@ def test_each_method_stays_within_the_budget_and_the_raw_text_loses_nothing(tmp_
     raw, *methods = measure([path], ["compaction"])["suites"]["compaction"]["rows"]
     assert (raw["rho"], raw["evidence_content"], raw["recall_at_10"]) == (1.0, 1.0, 1.0)
     assert [row["method"] for row in methods if row["rho"] > RHO + 0.01] == []
+    assert raw["recall_equal_tokens"] == raw["recall_equal_tokens_kept"] == raw["reindexed_equal_tokens"] == 1.0
     ours = methods[0]
     assert ours["method"] == "akashic"
     assert ours["evidence_kept"] == 1.0
+
+
+def test_what_fits_as_many_tokens_is_counted_and_turns_of_which_nothing_is_left_are_passed_over() -> None:
+    ranked = [(frozenset({"a"}), 30), (frozenset({"b", "c"}), 0), (frozenset({"d"}), 40), (frozenset({"e"}), 20)]
+    assert within(ranked, 50) == {"a", "e"}
+    assert within(ranked, 90) == {"a", "d", "e"}
+    assert first(ranked, 2) == {"a", "d"}
+
+
+def test_a_shortened_turn_is_found_by_words_that_it_lost_and_counts_as_kept_only_if_it_is(tmp_path: Path) -> None:
+    said = (
+        Said("Ann", "My brother Marco restores violins in Cremona", "t1"),
+        Said("Bob", "The ferry leaves at noon", "t2"),
+    )
+    question = Question("Who restores violins?", frozenset({"t1"}), 4)
+    store = open_memory_store(tmp_path / "memory.sqlite", SystemClock())
+    found = Found()
+    talk = Conversation("talk", (("s", said),), (question,))
+    add(found, Memory(store, HashedWords()), talk, "cut", {"t1": "Marco", "t2": ""}, frozenset())
+    store.close()
+    row = found.row()
+    assert (row["recall_equal_tokens"], row["recall_equal_tokens_kept"], row["recall_at_10"]) == (1.0, 0.0, 1.0)

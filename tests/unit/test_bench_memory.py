@@ -102,8 +102,10 @@ def test_questions_about_other_conversations_are_asked_too(tmp_path: Path) -> No
 
 def test_weights_are_fitted_on_the_other_conversations(tmp_path: Path) -> None:
     path = written(tmp_path, [conversation(), conversation()])
-    result = bench.measure([path], leave_one_out=True)
+    result = bench.measure([path], leave_one_out=True, compaction=True)
     assert [row[0] for row in bench.table_rows(result)][-1] == "leave-one-out"
+    assert [row[0] for row in bench.left_rows(result)][:2] == ["raw", "akashic"]
+    assert {len(row) for row in bench.left_rows(result)} == {len(bench.LEFT_COLUMNS)}
     assert set(result["suites"]["leave-one-out"]["weights"]) == set(FEATURES)
     with pytest.raises(TranscriptError, match="one only"):
         bench.measure([written(tmp_path, [conversation()])], leave_one_out=True)

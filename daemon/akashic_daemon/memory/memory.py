@@ -218,6 +218,11 @@ class Memory:
         self.store.put_vectors(self._embedder.name, [], weights.state(namespace))
 
 
+def length_tokens(text: str) -> int:
+    """Return about how many tokens a text is, at least 1: budgets are told without any model's tokenizer."""
+    return max(1, len(text.encode("utf-8", "surrogatepass")) // 4)
+
+
 def _parts_of(said: Said) -> list[Said]:
     """Cut a long message behind lines, else behind words, else anywhere."""
     if len(said.text) <= LONGEST_TURN:
@@ -237,7 +242,7 @@ def _parts_of(said: Said) -> list[Said]:
 
 
 def _new_turn(said: Said) -> NewTurn:
-    tokens = max(1, len(said.text.encode("utf-8", "surrogatepass")) // 4)
+    tokens = length_tokens(said.text)
     terms = tuple(words.terms(said.text))
     return NewTurn(said.speaker, said.text, said.reference, said.event_at_s, tokens, terms, traits.of(said.text))
 

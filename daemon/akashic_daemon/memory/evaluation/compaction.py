@@ -11,10 +11,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from akashic_daemon.memory.embedder import Embedder
+from akashic_daemon.memory.evaluation import after_compaction
 from akashic_daemon.memory.evaluation.corpus import Conversation, Question
 from akashic_daemon.memory.extract import Spoken, Weighed, Worths, extract, weigh
 from akashic_daemon.memory.memory import Memory
@@ -25,15 +25,13 @@ RHO = 0.495
 _KEPT_SHARE = 2 / 3
 _CHUNK_CHARS = 4096
 _FIXED_TURNS = 8
-_DEPTH = 10
-_BUDGET_TOKENS = 1000
 
 Texts = list[str]
 _Idf = Callable[[str], float]
 
 
 def run(conversations: Sequence[Conversation], memory: Memory, _embedder: Embedder) -> dict[str, Any]:
-    """Compact every conversation by each method; recall is measured for ours and for the raw text."""
+    """Compact every conversation by each method; content, and recall from what is left (`after_compaction`)."""
     methods: dict[str, Callable[[list[Spoken], _Idf], Texts]] = {
         "raw": lambda turns, _idf: [turn.text for turn in turns],
         "akashic": _global,
@@ -51,8 +49,7 @@ def _measure(
     shares: list[float] = []
     kept: list[float] = []
     answered: list[float] = []
-    recall: list[float] = []
-    within: list[float] = []
+    found_after = after_compaction.Found()
     raw_chars = left_chars = 0
     for conversation in conversations:
         said = [(source, turn) for source, turns in conversation.sessions for turn in turns]
@@ -71,22 +68,14 @@ def _measure(
             found = [of_turn[reference] for reference in question.evidence]
             shares.append(statistics.fmean(found))
             kept.append(statistics.fmean(share >= _KEPT_SHARE for share in found))
-        namespace = f"{conversation.name} {name}"
-        left = [(source, replace(turn, text=text)) for (source, turn), text in zip(said, texts, strict=True) if text]
-        for source, _ in conversation.sessions:
-            memory.add(namespace, source, [turn for where, turn in left if where == source])
-        for question in conversation.questions:
-            spans = memory.search([namespace], question.text, limit=_DEPTH)
-            recall.append(_found(memory, question, [span.turn.id for span in spans]))
-            spans = memory.search_within([namespace], question.text, _BUDGET_TOKENS)
-            within.append(_found(memory, question, [span.turn.id for span in spans]))
+        whole_turns = frozenset(reference for reference, share in of_turn.items() if share >= _KEPT_SHARE)
+        after_compaction.add(found_after, memory, conversation, name, left_of, whole_turns)
     return {
         "rho": round(left_chars / raw_chars, 4),
         "evidence_content": round(statistics.fmean(shares), 4),
         "evidence_kept": round(statistics.fmean(kept), 4),
         "answer_words": round(statistics.fmean(answered), 4) if answered else None,
-        "recall_at_10": round(statistics.fmean(recall), 4),
-        "recall_within_1000": round(statistics.fmean(within), 4),
+        **found_after.row(),
     }
 
 
@@ -97,11 +86,6 @@ def _answer_words(question: Question, whole_of: dict[str, str], left_of: dict[st
     )
     wanted = said & set(terms(question.answer))
     return [len(wanted & left) / len(wanted)] if wanted else []
-
-
-def _found(memory: Memory, question: Question, turn_ids: Sequence[int]) -> float:
-    found = {source.reference for turn_id in turn_ids for source in memory.store.sources_of(turn_id)}
-    return len(question.evidence & found) / len(question.evidence)
 
 
 def _idf_of(turns: Sequence[Spoken]) -> _Idf:
