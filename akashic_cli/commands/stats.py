@@ -16,7 +16,11 @@ def stats(
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Show counters and running requests: live on a terminal, one snapshot elsewhere; --json streams NDJSON."""
+    """Show what the daemon does: live on a terminal, one snapshot elsewhere; --json streams NDJSON.
+
+    On a terminal: 1 to 5 or tab switch between overview, sessions, tiers, cache and memory; up, down and enter open a
+    session; space holds the picture, ? shows the keys, q leaves.
+    """
     import sys
 
     from akashic_cli.client import connect
@@ -33,9 +37,11 @@ def stats(
             else:
                 print_fields(dashboard.fields(snapshot))
             return
+        if not as_json:
+            from akashic_cli.dashboard.live import watch
+
+            watch(client, interval)
+            return
         with client.stream("GET", "/stats/stream", params={"interval_s": interval}) as snapshots:
-            if as_json:
-                for raw in snapshots:
-                    print_json_line(Stats.model_validate(raw).model_dump())
-            else:
-                dashboard.watch(Stats.model_validate(raw) for raw in snapshots)
+            for raw in snapshots:
+                print_json_line(Stats.model_validate(raw).model_dump())

@@ -1,21 +1,14 @@
-"""The view of `akashic stats`."""
+"""The counters of `akashic stats` as fields, for where no board is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from akashic_cli.render import tiers
-from akashic_cli.render.output import out, printable
 from akashic_cli.render.units import count, duration, rate, size
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from akashic_daemon.protocol.native import Stats
-
-
-REDRAWS_PER_S = 4
 
 
 def fields(stats: Stats) -> list[tuple[str, str]]:
@@ -34,6 +27,10 @@ def fields(stats: Stats) -> list[tuple[str, str]]:
         ),
         ("prompt tokens", f"{count(stats.prompt_tokens_total)}, {share} reused"),
         ("computed", f"{count(stats.computed_tokens_total)} tokens"),
+        (
+            "saved",
+            f"Drop {count(stats.dropped_tokens_total)} tokens not read, Repos {count(stats.reposed_tokens_total)} moved",
+        ),
         ("generated", f"{count(stats.generated_tokens_total)} tokens"),
         ("evicted", f"{count(stats.evicted_tokens_total)} tokens, {stats.preempted_total} requests preempted"),
         ("speed", f"prefill {rate(stats.prefill_tokens_per_s)}, decode {rate(stats.decode_tokens_per_s)}"),
@@ -50,47 +47,3 @@ def fields(stats: Stats) -> list[tuple[str, str]]:
         ("misses", misses or "none"),
         *(("problem", problem) for problem in stats.tiers.problems),
     ]
-
-
-def view(stats: Stats) -> Group:
-    """Return the whole view: counters above, requests below."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    counters = Table.grid(padding=(0, 2))
-    for name, value in fields(stats):
-        counters.add_row(Text(name, style="bold"), Text(printable(value)))
-    requests = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("REQUEST", "SESSION", "STATE", "PROMPT", "REUSED", "READ", "WRITTEN", "AGE"):
-        requests.add_column(column)
-    for item in stats.activity:
-        requests.add_row(
-            Text(item.request),
-            Text(printable(item.session or "-")),
-            item.state,
-            count(item.prompt_tokens),
-            count(item.reused_tokens),
-            count(item.prefilled_tokens),
-            count(item.generated_tokens),
-            duration(item.age_s),
-        )
-    return Group(counters, requests if stats.activity else Text("no request runs", style="dim"))
-
-
-def watch(snapshots: Iterator[Stats]) -> None:
-    """Redraw the view for each snapshot until the stream ends, and leave the last one on the screen."""
-    from rich.live import Live
-
-    console = out()
-    last: Stats | None = None
-    try:
-        # On a screen of its own, drawn between snapshots too: a window that is resized then leaves no torn lines.
-        with Live(console=console, screen=not console.is_dumb_terminal, refresh_per_second=REDRAWS_PER_S) as live:
-            for snapshot in snapshots:
-                last = snapshot
-                live.update(view(snapshot), refresh=True)
-    finally:
-        if last is not None and not console.is_dumb_terminal:
-            console.print(view(last))

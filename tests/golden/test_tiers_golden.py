@@ -74,6 +74,7 @@ OFF = TierReport(
     problems=["The SSD tier is off because its disk can't be written: \x1b[31mno"],
 )
 STATS = Stats(
+    reused_by_tier={"gpu": 900, "ram": 300},
     at_s=1.0,
     uptime_s=100.0,
     requests_total=9,

@@ -124,6 +124,25 @@ def test_live_stats_follow_the_window_and_end_with_130_and_the_screen_given_back
         assert b"no request runs" in after
 
 
+def test_keys_show_a_session_of_the_live_board_and_leave_the_terminal_as_it_was(
+    env: dict[str, str], paths: Paths
+) -> None:
+    with on_socket(paths) as client:
+        assert client.post("/akashic/v1/sessions/alpha/turn", json={"prompt": "x", "max_tokens": 1}).is_success
+    with terminal("stats", "--interval", "0.1", env=env) as screen:
+        screen.expect("no request runs")
+        screen.type("2")
+        screen.expect("alpha")
+        screen.type("\r")
+        screen.expect("last turn")
+        screen.expect("computed")
+        screen.type("\x1b5")
+        screen.expect("compactor")
+        screen.type("q")
+        assert screen.exit_code() == 0
+        assert b"no request runs" in screen.raw.partition(b"\x1b[?1049l")[2]
+
+
 def test_no_color_leaves_colours_out_of_a_conversation(env: dict[str, str]) -> None:
     colour = re.compile(rb"\x1b\[(?:[0-9]+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;[0-9]+)*m")
     seen = {}

@@ -112,6 +112,8 @@ def _tokens(page: _Page, stats: Stats) -> None:
     page.counter("prompt_tokens", "Tokens of prompts.", stats.prompt_tokens_total)
     page.counter("generation_tokens", "Tokens that were generated.", stats.generated_tokens_total)
     page.counter("computed_tokens", "Tokens of prompts that were computed.", stats.computed_tokens_total)
+    page.counter("dropped_tokens", "Tokens of histories that prompts didn't read: dropped.", stats.dropped_tokens_total)
+    page.counter("reposed_tokens", "Tokens whose KV was moved to another position.", stats.reposed_tokens_total)
     page.counter("prefix_cache_queries", "Tokens of prompts that were looked for.", stats.prompt_tokens_total)
     page.counter("prefix_cache_hits", "Tokens of prompts that were reused, by where they were.", _by("tier", hits))
     page.counter("prompt_misses", "Prompts that could not be reused to their end.", _by("cause", stats.miss_causes))

@@ -184,6 +184,8 @@ class Stats(Wire):
     reused_tokens_total: int = 0
     reused_by_tier: dict[str, int] = Field(default_factory=dict)
     computed_tokens_total: int = 0
+    dropped_tokens_total: int = 0
+    reposed_tokens_total: int = 0
     generated_tokens_total: int = 0
     evicted_tokens_total: int = 0
     compactions_total: int = 0

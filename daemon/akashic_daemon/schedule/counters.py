@@ -26,6 +26,8 @@ class Counters:
     compactions_total: int = 0
     reused_tokens_total: int = 0
     computed_tokens_total: int = 0
+    dropped_tokens_total: int = 0
+    reposed_tokens_total: int = 0
     generated_tokens_total: int = 0
     preempted_total: int = 0
     steps_total: int = 0
@@ -50,6 +52,8 @@ class Counters:
         self.prompt_tokens_total += reuse.reused_tokens + reuse.computed_tokens
         self.reused_tokens_total += reuse.reused_tokens
         self.computed_tokens_total += reuse.computed_tokens
+        self.dropped_tokens_total += reuse.dropped_tokens
+        self.reposed_tokens_total += reuse.reposed_tokens
         self.reused_by_tier.update(reuse.reused_by_tier)
         if reuse.miss is not None:
             self.miss_causes[reuse.miss.cause] += 1
@@ -87,7 +91,8 @@ class Counters:
         """Copy everything into a snapshot."""
         for name in (
             "requests_total", "requests_failed_total", "requests_cancelled_total", "prompt_tokens_total", "compactions_total",
-            "reused_tokens_total", "computed_tokens_total", "generated_tokens_total", "preempted_total", "steps_total",
+            "reused_tokens_total", "computed_tokens_total", "dropped_tokens_total",
+            "reposed_tokens_total", "generated_tokens_total", "preempted_total", "steps_total",
         ):  # fmt: skip
             setattr(stats, name, getattr(self, name))
         stats.miss_causes = dict(self.miss_causes)
