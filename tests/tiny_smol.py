@@ -7,6 +7,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from akashic_daemon.engine.llama_cpp.model_file import embedded_model_path
+from akashic_daemon.paths import ensure_private_dir, find_paths
+from akashic_daemon.store.database import open_database
+from akashic_daemon.store.models import ModelRegistry
+
+NAME = "tinysmol"
 WIDTH = 64
 HEADS = 16
 HEAD_DIM = 64
@@ -63,3 +69,18 @@ def write_tiny_smol(path: Path, source: Path, *, layers: int = 2, seed: int = 1,
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def registered_tiny_smol(home: Path) -> str:
+    """Write one into a daemon's home, register it there and return its name."""
+    source = embedded_model_path()
+    assert source is not None, "the default model, whose tokenizer it speaks, isn't installed"
+    paths = find_paths({"AKASHIC_HOME": str(home)})
+    ensure_private_dir(paths.store_dir)
+    file = write_tiny_smol(home / f"{NAME}.gguf", source)
+    database, about = open_database(paths.database), file.stat()
+    try:
+        ModelRegistry(database).add(NAME, str(file), about.st_size, about.st_mtime_ns, False)
+    finally:
+        database.close()
+    return NAME
