@@ -242,6 +242,21 @@ fetch_packages() {
   unfinished=""
 }
 
+make_venv() {
+  local python
+  python=$(find_python)
+  if ! nothing_at "$venv"; then venv_is_ours || die "$venv exists and was not made by this script" "choose another --prefix"; fi
+  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    die "$python can't make virtual environments" "on Debian or Ubuntu: sudo apt install python3-venv"
+  # An environment whose Python went away (an upgrade of the system) is made anew.
+  if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+    mkdir -p "$venv"
+    touch "$venv/.akashic"
+    "$python" -m venv --clear "$venv" || die "making the environment $venv failed" "the lines above say why"
+    touch "$venv/.akashic"
+  fi
+}
+
 scratch=$(mktemp -d) builder="" unfinished="" build_s=0 llama_wheels=""
 clean_up() {
   if [ -n "$builder" ]; then kill -- "-$builder" 2>/dev/null || true; fi
