@@ -51,6 +51,7 @@ class NamespaceIndex:
         self.speakers: dict[str, int] = {}
         self._sources: dict[int, int] = {}
         self._source_terms = np.zeros(0, np.float32)
+        self._newest_event_at_s = float("nan")
 
     def __len__(self) -> int:
         return self._size
@@ -70,6 +71,11 @@ class NamespaceIndex:
     def last_turn_id(self) -> int:
         """The newest turn's id; 0 when there is none."""
         return int(self.turn_ids[-1]) if self._size else 0
+
+    @property
+    def newest_event_at_s(self) -> float | None:
+        """When the newest of the turns was said whose time is known; None when no turn's is."""
+        return None if np.isnan(self._newest_event_at_s) else self._newest_event_at_s
 
     @property
     def turn_ids(self) -> NDArray[np.int64]:
@@ -168,6 +174,7 @@ class NamespaceIndex:
         self.source[new] = [self._sources.setdefault(row.source_id, len(self._sources)) for row in rows]
         self.speaker[new] = [self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows]
         self.event_at_s[new] = [np.nan if row.event_at_s is None else row.event_at_s for row in rows]
+        self._newest_event_at_s = float(np.fmax.reduce(self.event_at_s[new], initial=self._newest_event_at_s))
         self.length_tokens[new] = [row.length_tokens for row in rows]
         self.traits[new] = [row.traits & 0xFF for row in rows]
         terms = [np.frombuffer(row.term_ids, "<u4") for row in rows]

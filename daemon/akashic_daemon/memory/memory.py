@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from akashic_daemon.errors import NotFound
-from akashic_daemon.memory import candidates, scoring, traits, words
+from akashic_daemon.memory import candidates, scoring, times, traits, words
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.extents import ChunkExtents
 from akashic_daemon.memory.index import NamespaceIndex
@@ -78,11 +78,16 @@ class Memory:
             self._follow(namespace, {turn_id: texts[turn_id] for turn_id in added.new_ids})
         return added
 
-    def search(self, namespaces: Sequence[str], question: str, *, limit: int = 20) -> list[Span]:
-        """Return the turns that fit a question best, of all the namespaces, the best first."""
+    def search(
+        self, namespaces: Sequence[str], question: str, *, limit: int = 20, asked_at_s: float | None = None
+    ) -> list[Span]:
+        """Return the turns that fit a question best, of all the namespaces, the best first.
+
+        asked_at_s: from when "last week" and the like count; by default from each namespace's newest turn.
+        """
         found: list[tuple[float, int, dict[str, float]]] = []
         for namespace in namespaces:
-            found += self._ranked(namespace, question, limit)
+            found += self._ranked(namespace, question, limit, asked_at_s)
         found.sort(key=lambda hit: (-hit[0], hit[1]))
         turns = self.store.turns([turn_id for _, turn_id, _ in found[:limit]])
         return [Span(turns[turn_id], score, parts) for score, turn_id, parts in found[:limit] if turn_id in turns]
@@ -128,26 +133,30 @@ class Memory:
             self._follow(namespace)
         return self._indexes[namespace]
 
-    def query(self, namespace: str, question: str) -> scoring.Query:
+    def query(self, namespace: str, question: str, asked_at_s: float | None = None) -> scoring.Query:
         """Return a question as the namespace's index sees it."""
         index = self.index(namespace)
         wanted = list(dict.fromkeys(words.terms(question)))
         known = self.store.term_ids(namespace, wanted)
         (vector,) = self._weights[namespace].embed(self._embedder.token_ids([question]))
+        now_s = index.newest_event_at_s if asked_at_s is None else asked_at_s
         return scoring.Query(
             tuple(known.values()),
             len(wanted) - len(known),
             vector,
             _named(question, index.speakers),
             traits.asks_when(question),
+            () if now_s is None else times.spans(question, now_s),
         )
 
-    def _ranked(self, namespace: str, question: str, limit: int) -> list[tuple[float, int, dict[str, float]]]:
+    def _ranked(
+        self, namespace: str, question: str, limit: int, asked_at_s: float | None
+    ) -> list[tuple[float, int, dict[str, float]]]:
         try:
             index = self.index(namespace)
         except NotFound:
             return []
-        query = self.query(namespace, question)
+        query = self.query(namespace, question, asked_at_s)
         rows = candidates.find(index, query, max(candidates.CLOSE_LOOKS, limit))
         parts = scoring.features(index, query, rows) * scoring.WEIGHTS
         scores = parts.sum(axis=1)
