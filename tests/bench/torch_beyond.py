@@ -2,9 +2,10 @@
 
 PYTHONPATH=daemon:kernels:tests python tests/bench/torch_beyond.py --json out.json
 
-Random weights of a real model's shape. How many tiles lack depends on how alike the queries of two steps are, and random
-weights know two extremes only: tokens without likeness (`apart`), and one token again and again (`alike`). What real text
-does lies between; `tests/bench/torch_needle.py` counts it. Before anything is timed, answers of both ways are compared.
+Random weights of a real model's shape. How many tiles lack depends on how much the pages that score best change from step to
+step. Random keys all score alike, which is the worst case; `--spread` makes the keys of some pages larger, so that the same
+score well more often. What real text does, `tests/bench/torch_needle.py --hot` counts. Before anything is timed, answers of
+both ways are compared.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+from akashic_daemon.engine.torch_engine.graphs import DecodeGraphs
 from akashic_daemon.engine.torch_engine.loading import Loaded, make_kv
 from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.engine.torch_engine.weights import Weights
@@ -42,14 +44,18 @@ def make_engine(
     )
 
 
-def fill(engine: TorchEngine, tokens: int) -> None:
-    """Let A hold random KV of so many tokens, the same for each engine."""
+def fill(engine: TorchEngine, tokens: int, spread: float) -> None:
+    """Let A hold random KV of so many tokens; the keys of a page in one head are larger by a factor, exp(spread x normal)."""
     kv, pool = engine.kv, engine.kv.pool
+    engine.release(A)
+    if isinstance(pool, RamPool):
+        pool.close_pages(range(pool.shape.pages))
     chance = torch.Generator(pool.device).manual_seed(1)
-    for part in (pool.k, pool.v):
-        values = torch.empty(part.shape[1:], dtype=part.dtype, device=pool.device)
-        for layer in range(pool.layers):
-            part[layer].copy_(values.normal_(generator=chance))
+    values = torch.empty(pool.k.shape[1:], dtype=pool.k.dtype, device=pool.device)
+    for layer in range(pool.layers):
+        factor = torch.empty(*pool.k.shape[1:3], 1, 1, device=pool.device).normal_(generator=chance).mul_(spread).exp_()
+        pool.k[layer].copy_(values.normal_(generator=chance).mul_(factor))
+        pool.v[layer].copy_(values.normal_(generator=chance))
     kv.commit(kv.grow([A], [tokens], [0]))
     pool.renew(kv.cells(A, 0, tokens))
 
@@ -81,7 +87,7 @@ def check() -> float:
     return max(float(np.abs(found[0] - other).max() / scale) for other in found[1:])
 
 
-def decode_s(engine: TorchEngine, context: int, kind: str, steps: int) -> dict[str, Any]:
+def decode_s(engine: TorchEngine, context: int, steps: int) -> dict[str, Any]:
     """Time steps at the end of `context`; return the median and what was fetched in a step."""
     engine.release(A, context)
     chance = np.random.default_rng(3)
@@ -91,7 +97,7 @@ def decode_s(engine: TorchEngine, context: int, kind: str, steps: int) -> dict[s
     for n in range(steps + 24):
         if n == 24 and hot is not None:
             before = hot.counts()
-        token = 7 if kind == "alike" else int(chance.integers(0, 128000))
+        token = int(chance.integers(0, 128000))
         torch.cuda.synchronize()
         begin_s = time.perf_counter()
         engine.decode([BatchItem(A, [token], context + n, logits=True)])
@@ -122,6 +128,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--blocks", type=int, default=32)
     parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--spread", type=float, nargs="+", default=[0.0, 0.05, 0.1, 0.2])
     parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 4])
     wanted = parser.parse_args()
     results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "arguments": str(vars(wanted))}
@@ -130,21 +137,31 @@ def main() -> None:
     print(results, flush=True)
     shape = replace(LLAMA_3_8B, layers=wanted.layers)
     weights = random_weights(shape, torch.device("cuda"), torch.bfloat16)
-    for gpu_tokens, prefetch in ((0, 0), *((wanted.context // 4, n) for n in wanted.prefetch)):
-        begin_s = time.perf_counter()
-        engine = make_engine(shape, weights, wanted.context + 512, wanted.blocks, gpu_tokens, prefetch)
-        fill(engine, wanted.context)
-        torch.cuda.synchronize()
-        print(f"filled in {time.perf_counter() - begin_s:.1f} s", flush=True)
-        for kind in ("alike", "apart"):
-            name = f"{kind}, {'all on the GPU' if not gpu_tokens else f'a quarter, {prefetch} ahead'}"
-            row = results[name] = decode_s(engine, wanted.context, kind, wanted.steps)
-            if gpu_tokens:
-                row["of_all_on_gpu"] = results[f"{kind}, all on the GPU"]["step_ms"] / row["step_ms"]
-            print(name, row, flush=True)
-        engine.close()
-        del engine
-        torch.cuda.empty_cache()
+    everything = make_engine(shape, weights, wanted.context + 512, wanted.blocks, 0)
+    fill(everything, wanted.context, 0.0)
+    all_ms = results["all on the GPU"] = decode_s(everything, wanted.context, wanted.steps)
+    print("all on the GPU", all_ms, flush=True)
+    everything.close()
+    del everything
+    torch.cuda.empty_cache()
+    begin_s = time.perf_counter()
+    engine = make_engine(shape, weights, wanted.context + 512, wanted.blocks, wanted.context // 4, max(wanted.prefetch))
+    pool = engine.kv.pool
+    assert isinstance(pool, RamPool)
+    assert pool.hot is not None
+    results["gpu_gib"], results["hot_pages"] = pool.gpu_bytes / 2**30, pool.hot.slots
+    print(
+        f"allocated in {time.perf_counter() - begin_s:.1f} s, {pool.gpu_bytes / 2**30:.2f} GiB on the GPU", flush=True
+    )
+    for spread in wanted.spread:
+        fill(engine, wanted.context, spread)
+        for prefetch in wanted.prefetch:
+            pool.hot.prefetch = prefetch
+            engine._graphs = DecodeGraphs(engine._model, engine._attention)
+            row = decode_s(engine, wanted.context, wanted.steps)
+            row["of_all_on_gpu"] = all_ms["step_ms"] / row["step_ms"]
+            results[f"a quarter, spread {spread}, {prefetch} ahead"] = row
+            print(f"a quarter, spread {spread}, {prefetch} ahead", row, flush=True)
     if wanted.json:
         wanted.json.write_text(json.dumps(results, indent=1))
     if not results["check_relative_difference"] < 1e-4:

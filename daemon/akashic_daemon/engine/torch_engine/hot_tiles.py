@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from akashic_kernels.block_select.api import Selection
 from akashic_kernels.kv_gather import kv_gather, kv_scatter
-
-WANTED, LACKED, AHEAD = range(3)
-_NEVER, _ALWAYS = float("-inf"), float("inf")
+from akashic_kernels.tile_cache import make_tables, tile_admit, tile_fetch
+from akashic_kernels.tile_cache.api import AHEAD, AT_ONCE
 
 
 class HotTiles:
@@ -41,16 +39,14 @@ class HotTiles:
     ) -> None:
         self._layers, self._pages, self._heads = k.shape[:3]
         self._home, self._bounds = (k, v), bounds
-        self.slots, self.open_pages, self._prefetch = slots, open_pages, prefetch
+        self.slots, self.open_pages, self.prefetch = slots, open_pages, prefetch
         size = (self._layers, slots + open_pages, *k.shape[2:])
         self.k, self.v = (torch.zeros(size, dtype=k.dtype, device=device) for _ in "kv")
         # Of open pages only; rope_append finds bounds by where it writes.
         self.open_bounds = torch.zeros(*size[:3], *bounds.shape[3:], dtype=bounds.dtype, device=device)
-        whose = (self._layers, self._heads)
-        self._slot_of = torch.full((*whose, self._pages + 1), -1, dtype=torch.int64, device=device)
-        self._page_in = torch.full((*whose, slots), self._pages, dtype=torch.int64, device=device)
-        self._head = torch.arange(self._heads, device=device)[:, None]
-        self._counts = torch.zeros(3, dtype=torch.int64, device=device)
+        room = self._heads * (slots + prefetch)
+        self._tables = make_tables(self._layers, self._heads, self._pages, slots, room=room, device=device)
+        self._head = torch.arange(self._heads, device=device)
         self._open: OrderedDict[int, int] = OrderedDict()
         self._device = device
         self._aside: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -58,12 +54,13 @@ class HotTiles:
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        tables = (self._slot_of, self._page_in, self.open_bounds)
-        return self.k.nbytes + self.v.nbytes + sum(table.nbytes for table in tables)
+        tables = self._tables
+        small = (tables.slot_of, tables.page_in, tables.source, tables.target, self.open_bounds)
+        return self.k.nbytes + self.v.nbytes + sum(table.nbytes for table in small)
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many tiles were wanted, how many of them lacked, and how many came ahead; waits for the device."""
-        wanted, lacked, ahead = self._counts.tolist()
+        wanted, lacked, ahead = self._tables.told.tolist()
         return wanted, lacked, ahead
 
     # -- open pages --------------------------------------------------------------------------------------------
@@ -95,15 +92,16 @@ class HotTiles:
         assert not set(pages) & set(self._open)
         gone = torch.zeros(self._pages + 1, dtype=torch.bool, device=self._device)
         gone[torch.tensor(pages, device=self._device)] = True
-        self._page_in[gone[self._page_in]] = self._pages
-        self._slot_of[:, :, gone] = -1
+        page_in = self._tables.page_in
+        page_in[gone[page_in.long()]] = self._pages
+        self._tables.slot_of[:, :, gone] = -1
 
     def _bring_whole(self, placed: dict[int, int]) -> None:
         pages, slots = (torch.tensor(x, device=self._device) for x in (list(placed), list(placed.values())))
         for home, here in zip(self._home, (self.k, self.v), strict=True):
             kv_gather(_tiles(home), self._whole(pages, self._pages), _tiles(here), self._whole(slots, self.k.shape[1]))
         self.open_bounds[:, slots] = self._bounds[:, pages]
-        self._slot_of[:, :, pages] = slots
+        self._tables.slot_of[:, :, pages] = slots.int()
         self._open.update(placed)
 
     def _write_back(self, closed: Sequence[int]) -> None:
@@ -112,83 +110,45 @@ class HotTiles:
         pages, slots = (torch.tensor(x, device=self._device) for x in (closed, [self._open.pop(p) for p in closed]))
         for home, here in zip(self._home, (self.k, self.v), strict=True):
             kv_scatter(_tiles(here), self._whole(slots, self.k.shape[1]), _tiles(home), self._whole(pages, self._pages))
-        self._slot_of[:, :, pages] = -1
+        self._tables.slot_of[:, :, pages] = -1
 
     def _whole(self, numbers: torch.Tensor, of: int) -> torch.Tensor:
         """Return the tiles of whole pages, all layers and heads, in a pool of `of` pages a layer."""
         layers = torch.arange(self._layers, device=self._device)[:, None, None]
-        return ((layers * of + numbers[None, :, None]) * self._heads + self._head[None, None, :, 0]).flatten()
+        return ((layers * of + numbers[None, :, None]) * self._heads + self._head).flatten()
 
     # -- a layer of a step -------------------------------------------------------------------------------------
 
-    def pages_of_views(self, views: torch.Tensor, view_start: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the page of each row's views, [rows, most], nobody's page where a row has fewer."""
-        number = torch.arange(most, device=self._device)
-        at = view_start[:-1, None] + number
-        there = at < view_start[1:, None]
-        return torch.where(there, views[:, 0][torch.where(there, at, 0).long()].long(), self._pages)
-
     def publish_bounds(self, layer: int, pages: torch.Tensor, slots: torch.Tensor) -> None:
         """Make the bounds of open pages those of their pages; rows that write nothing name nobody's page."""
-        self._bounds[layer].index_copy_(0, pages.long(), self.open_bounds[layer].index_select(0, slots.long()))
+        self._bounds[layer].index_copy_(0, pages, self.open_bounds[layer].index_select(0, slots))
 
-    def admit(self, layer: int, selection: Selection, pages_of_views: torch.Tensor) -> None:
+    def admit(self, layer: int, selection: Selection, views: torch.Tensor, view_start: torch.Tensor) -> None:
         """Bring in what the selection names, and rewrite its views to the slots; call `bring_ahead` after attention."""
-        slot_of, page_in = self._slot_of[layer], self._page_in[layer]
-        chosen = selection.views[..., 0].long()
-        is_named = torch.arange(chosen.shape[2], device=self._device) < selection.count[..., None]
-        chosen = torch.where(is_named, chosen, self._pages)
-        wanted = chosen.transpose(0, 1).flatten(1)
-        score = self._score(selection, pages_of_views, wanted)
-        count = min(wanted.shape[1] + self._prefetch, self.slots, self._pages)
-        into = torch.topk(torch.where(slot_of < 0, score, _NEVER), count, dim=1)
-        out = torch.topk(score.gather(1, page_in), count, dim=1, largest=False)
-        at_once = (into.values == _ALWAYS) & (out.values < _ALWAYS)
-        rank = torch.arange(count, device=self._device) - at_once.sum(dim=1, keepdim=True)
-        ahead = (into.values > out.values) & ~at_once & (rank < self._prefetch)
-        change = at_once | ahead
-        gone = page_in.gather(1, out.indices)
-        slot_of.scatter_(1, torch.where(change, gone, self._pages), -1)
-        slot_of.scatter_(1, torch.where(change, into.indices, self._pages), out.indices)
-        page_in.scatter_(1, out.indices, torch.where(change, into.indices, gone))
-        source, target = into.indices * self._heads + self._head, (out.indices * self._heads + self._head).flatten()
-        self._bring(layer, torch.where(at_once, source, -1).flatten(), target)
-        self._ahead = (torch.where(ahead, source, -1).flatten(), target)
-        self._counts += torch.stack([is_named.sum(), at_once.sum(), ahead.sum()])
-        slots = slot_of[self._head.view(1, -1, 1), chosen].clamp(min=0)
-        selection.views[..., 0] = slots.to(torch.int32)
-
-    def _score(self, selection: Selection, pages_of_views: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        """Return how much each page is wanted, [kv_heads, pages + 1]: those that are read most of all, unseen ones least."""
-        size = (self._heads, self._pages + 1)
-        score = torch.full(size, _NEVER, dtype=torch.float32, device=self._device)
-        at = pages_of_views.flatten().expand(self._heads, -1)
-        score.scatter_reduce_(1, at, selection.scores.transpose(0, 1).flatten(1), "amax")
-        score.scatter_(1, wanted, _ALWAYS)
-        score[:, self._pages] = _NEVER
-        return score
+        tile_admit(selection, views, view_start, self._tables, layer, ahead=self.prefetch)
+        self._bring(layer, AT_ONCE)
 
     def bring_ahead(self, layer: int) -> None:
         """Let what the next step may want follow, beside what comes after on the stream; the last layer waits for it all."""
-        if not self._prefetch:
+        if not self.prefetch:
             return
         if self._aside is None:
-            self._bring(layer, *self._ahead)
+            self._bring(layer, AHEAD)
             return
         here = torch.cuda.current_stream(self._device)
         self._aside.wait_stream(here)
-        with torch.cuda.stream(self._aside) if self._aside is not None else nullcontext():
-            self._bring(layer, *self._ahead)
+        with torch.cuda.stream(self._aside):
+            self._bring(layer, AHEAD)
         if layer == self._layers - 1:
             here.wait_stream(self._aside)
 
-    def _bring(self, layer: int, source: torch.Tensor, target: torch.Tensor) -> None:
-        for home, here in zip(self._home, (self.k, self.v), strict=True):
-            kv_gather(_tiles(home[layer]), source, _tiles(here[layer]), target)
+    def _bring(self, layer: int, which: int) -> None:
+        home_k, home_v = self._home
+        tile_fetch(home_k[layer], home_v[layer], self.k[layer], self.v[layer], self._tables, layer, which)
 
     def check(self) -> None:
         """Assert that tables agree and that tiles hold what RAM holds; for tests."""
-        slot_of, page_in = self._slot_of[:, :, :-1].cpu(), self._page_in.cpu()
+        slot_of, page_in = self._tables.slot_of[:, :, :-1].cpu(), self._tables.page_in.cpu()
         open_pages = set(self._open)
         for layer, head, slot in (page_in < self._pages).nonzero().tolist():
             page = int(page_in[layer, head, slot])

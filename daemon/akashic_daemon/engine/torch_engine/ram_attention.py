@@ -26,7 +26,8 @@ class RamAttention(PagedAttention):
         self._ram = pool
         self._hot = pool.hot if sparse is not None else None
         self._through_hot = False
-        self._where = torch.empty(0)
+        self._pages = self._slots = torch.empty(0)
+        """Of the rows of the step: their open pages, and where these stand."""
         self._warned = False
 
     def records(self, step: Step) -> bool:
@@ -82,15 +83,12 @@ class RamAttention(PagedAttention):
         q, k, v = qkv
         pages = hot.k[layer], hot.v[layer]
         rope_append(k, v, plan.slots, self.pool.rope, *pages, bounds=hot.open_bounds[layer])
-        written = plan.slots >= 0
-        hot.publish_bounds(
-            layer,
-            torch.where(written, plan.pages, self.pool.shape.pages),
-            torch.where(written, plan.slots // self.pool.page_tokens, 0),
-        )
         if layer == 0:  # the same for all layers
-            self._where = hot.pages_of_views(plan.views, plan.view_start, selection.scores.shape[2])
-        hot.admit(layer, self.select(layer, q, plan, selection, sparse), self._where)
+            written = plan.slots >= 0
+            self._pages = torch.where(written, plan.pages, self.pool.shape.pages).long()
+            self._slots = torch.where(written, plan.slots // self.pool.page_tokens, 0).long()
+        hot.publish_bounds(layer, self._pages, self._slots)
+        hot.admit(layer, self.select(layer, q, plan, selection, sparse), plan.views, plan.view_start)
         found = paged_decode_selected(
             q, *pages, selection.views, selection.count, plan.positions, self.pool.rope, workspace=plan.workspace
         )
