@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from akashic_cli.render.units import count
 from akashic_daemon.config import load
 from akashic_daemon.errors import UsageError
@@ -10,6 +12,7 @@ from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.protocol.native import Recalled
 
 _NAMED_SOURCES = 5
+_NAMED_TURNS = 6
 
 
 def memory_ask(memory: bool | None, namespace: str | None) -> bool | MemoryAsk | None:
@@ -38,10 +41,17 @@ def memory_lines(told: Recalled | None) -> list[str]:
     if told.remembered:
         lines.append(f"memory: {count(told.remembered)} turns that no longer fit the window were remembered")
     if told.turns:
-        sources = list(dict.fromkeys(turn.source for turn in told.turns))
-        more = f" and {len(sources) - _NAMED_SOURCES} more" if len(sources) > _NAMED_SOURCES else ""
+        turns_of: dict[str, list[str]] = {}
+        for turn in told.turns:
+            turns_of.setdefault(turn.source, []).append(turn.turn)
+        named = [f"{source} ({_listed(turns)})" for source, turns in list(turns_of.items())[:_NAMED_SOURCES]]
+        more = f" and {len(turns_of) - _NAMED_SOURCES} more" if len(turns_of) > _NAMED_SOURCES else ""
         lines.append(
             f"memory: recalled {count(len(told.turns))} turns ({count(told.tokens)} tokens) "
-            f"from {', '.join(sources[:_NAMED_SOURCES])}{more}"
+            f"from {', '.join(named)}{more}; `akashic mem history {told.turns[0].turn}` shows one"
         )
     return lines
+
+
+def _listed(turns: Sequence[str]) -> str:
+    return ", ".join(turns) if len(turns) <= _NAMED_TURNS else f"{', '.join(turns[:_NAMED_TURNS])}, …"

@@ -208,4 +208,4 @@ def _short(text: str) -> str:
 
 
 def _indented(text: str) -> str:
-    return printable(text).replace("\n", "\n      ")
+    return printable(text.replace("\r\n", "\n")).replace("\n", "\n      ")
