@@ -5,6 +5,7 @@
 Turns are made up: words by Zipf's law, with names, numbers and what was said before. CPU seconds are of this process;
 what else the machine does counts little in them. The words of
 this made-up talk grow common, so it counts as sparse later on, and chunks grow to four gates at most: compare by tokens.
+candidates: turns that the search for related chunks looks at closely; asked_chars: what a model would be asked.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from akashic_daemon.memory import ingest, reconcile, static_vectors
+from akashic_daemon.memory import candidates, ingest, reconcile, static_vectors
 from akashic_daemon.memory.compactors import question
+from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.postings import Rows
+from akashic_daemon.memory.scoring import Query
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
 
@@ -66,6 +70,7 @@ def measure(memory: Memory, count: int, seed: int) -> dict[str, Any]:
         "ingest_turns_per_s": round(count / wall_s),
         "ingest_turns_per_cpu_s": round(count / cpu_s),
         "chunks": len(memory.store.chunks_of("user")),
+        "candidates": round(statistics.fmean(cost["candidates"] for cost in costs)),
         "related": round(statistics.fmean(cost["related"] for cost in costs), 2),
         "asked_chars": round(statistics.fmean(cost["asked_chars"] for cost in costs)),
         "chunk_tokens": round(statistics.fmean(cost["tokens"] for cost in costs)),
@@ -78,10 +83,23 @@ def measure(memory: Memory, count: int, seed: int) -> dict[str, Any]:
 
 
 def _reconciled(memory: Memory, chunk_id: int) -> dict[str, float]:
-    wall_s, cpu_s = time.monotonic(), time.process_time()
-    task = reconcile.prepare(memory, chunk_id)
-    reconcile.store(memory, task, task.extractive)
+    looked_at: list[int] = []
+
+    def find(index: NamespaceIndex, query: Query, count: int) -> Rows:
+        rows = found(index, query, count)
+        looked_at.append(len(rows))
+        return rows
+
+    found = candidates.find
+    candidates.find = find
+    try:
+        wall_s, cpu_s = time.monotonic(), time.process_time()
+        task = reconcile.prepare(memory, chunk_id)
+        reconcile.store(memory, task, task.extractive)
+    finally:
+        candidates.find = found
     return {
+        "candidates": sum(looked_at),
         "wall_s": time.monotonic() - wall_s,
         "cpu_s": time.process_time() - cpu_s,
         "tokens": task.chunk.length_tokens,

@@ -83,6 +83,26 @@ def test_an_index_read_from_the_store_finds_the_same(memory: Memory) -> None:
     assert [(s.turn.id, round(s.score, 3)) for s in reopened(memory).search(["user"], "flat tyre 7")] == expected
 
 
+def test_another_embedder_makes_every_vector_anew_and_the_first_one_again(memory: Memory) -> None:
+    class Longer(HashedWords):
+        name = "longer"
+        dimensions = 2 * HashedWords.dimensions
+
+    memory.add("user", "s1", said(*FACTS))
+    other = Memory(memory.store, Longer())
+    assert other.search(["user"], "flat tyres", limit=1)[0].turn.text == FACTS[2]
+    assert other.index("user").vectors.shape == (len(FACTS), Longer.dimensions)
+    assert {row.vector for row in memory.store.index_rows("user", HashedWords.name)} == {None}
+    assert all(row.vector for row in memory.store.index_rows("user", Longer.name))
+    other.add("user", "s2", said("the parrot is back"))
+    again = reopened(memory)
+    assert again.search(["user"], "parrot", limit=1)[0].turn.text in ("the parrot is back", FACTS[0])
+    assert again.index("user").vectors.shape == (len(FACTS) + 1, HashedWords.dimensions)
+    state = memory.store.embedder_state("user", HashedWords.name)
+    assert state is not None
+    assert int(np.frombuffer(state.body, "<u4")[0]) == len(FACTS) + 1  # counted once
+
+
 def test_searches_of_several_namespaces_are_merged_and_unknown_ones_have_nothing(memory: Memory) -> None:
     memory.add("user", "s1", said(FACTS[0]))
     memory.add("project:x", "s1", said(FACTS[1]))
