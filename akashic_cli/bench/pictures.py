@@ -44,6 +44,10 @@ def _shown(measures: Sequence[Measure]) -> list[Measure]:
     return [m for m in measures if m.unit == unit and m.better != "neither"][:_MOST_BARS]
 
 
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def _bars(group: Sequence[SuiteRecord], shown: Sequence[Measure], scheme: str) -> str:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -58,10 +62,13 @@ def _bars(group: Sequence[SuiteRecord], shown: Sequence[Measure], scheme: str) -
     panel.set_facecolor(paper)
     for number, suite in enumerate(group):
         values = {measure.name: measure.value for measure in suite.measures}
-        at = [place + number * height for place in range(len(shown))]
+        # What a server can't do has no bar: one of no length would be a figure.
+        known = [(place + number * height, values[m.name]) for place, m in enumerate(shown) if m.name in values]
         colour = mark if number == 0 else _PEERS[(number - 1) % len(_PEERS)]
-        bars = panel.barh(at, [values.get(m.name, 0.0) for m in shown], height=height, color=colour, label=suite.target)
-        panel.bar_label(bars, fmt="%.4g", padding=3, color=ink, fontsize=8)
+        bars = panel.barh(
+            [at for at, _ in known], [value for _, value in known], height=height, color=colour, label=suite.target
+        )
+        panel.bar_label(bars, fmt=_short, padding=3, color=ink, fontsize=8)
     panel.set_yticks([place + height * (len(group) - 1) / 2 for place in range(len(shown))], [m.name for m in shown])
     panel.invert_yaxis()
     panel.margins(x=0.12)

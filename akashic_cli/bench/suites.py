@@ -5,6 +5,7 @@ A suite that asks for answers over HTTP starts a daemon of its own, so that your
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from akashic_cli.bench.own_daemon import OwnDaemon
 from akashic_cli.bench.peers import Peer
+from akashic_cli.bench.prompts import salted
 from akashic_cli.bench.record import Measure
 from akashic_cli.bench.replay import Player, prepare, replay
 from akashic_cli.bench.request import Target
@@ -70,13 +72,19 @@ class Suite:
 def _replay(inputs: Inputs, peer: Target | None, progress: Progress) -> Found:
     turns, count = (None, 11) if inputs.is_full else (6, 3)
     runs = inputs.runs(count, 3000 if inputs.is_full else 1200, 8)
-    return _played(inputs, peer, progress, runs, turns, parallel=False)
+    return _played(inputs, peer, progress, _own(runs, "replay"), turns, parallel=False)
 
 
 def _serve(inputs: Inputs, peer: Target | None, progress: Progress) -> Found:
     turns, count = (8, 8) if inputs.is_full else (4, 4)
     runs = inputs.runs(count, 2400 if inputs.is_full else 900, 8)
-    return _played(inputs, peer, progress, runs, turns, parallel=True)
+    return _played(inputs, peer, progress, _own(runs, "serve"), turns, parallel=True)
+
+
+def _own(runs: Sequence[Run], suite: str) -> list[Run]:
+    """Return runs that nobody has seen before: a peer keeps what other suites and earlier measurements sent it."""
+    mark = f"{suite} {secrets.token_hex(4)}"
+    return [replace(run, messages=salted(run.messages, f"{mark} {number}")) for number, run in enumerate(runs)]
 
 
 def _played(

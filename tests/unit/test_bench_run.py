@@ -20,6 +20,7 @@ from akashic_cli.bench.compare import compare
 from akashic_cli.bench.pictures import draw
 from akashic_cli.bench.record import Measure, Record, SuiteRecord
 from akashic_cli.bench.report import html, markdown
+from akashic_cli.bench.report_words import HOW_TO_READ
 from akashic_cli.bench.suites import Inputs, Suite
 from akashic_daemon.errors import EngineError, UsageError
 
@@ -244,3 +245,35 @@ def test_reports_are_written_by_name_and_without_matplotlib_say_so(
     assert "No plots" in page.read_text()
     assert main(["bench", "report", "x", "--out", str(tmp_path / "r.pdf")]) == 2
     assert main(["bench", "report", "none"]) == 1
+
+
+def test_a_report_puts_servers_beside_each_other_and_tells_a_stranger_what_it_is() -> None:
+    made = record([0.5, 0.6, 0.7], name="first token, median")
+    made.machine["load_at_start"], made.machine["cores"] = [9.0, 1.0, 1.0], 2
+    suite = made.suites[0].suite
+    other = Measure("first token, median", 1.25, "s", "lower", ())
+    extra = Measure("output", 15170.0, "tok/s", "higher", ())
+    made.suites.append(SuiteRecord(suite, "llama", "done", "", 2.0, [other, extra], {}))
+    for text in (markdown(made), html(made, {})):
+        assert text.index("600 ms") < text.index("1.25 s")
+        assert "15,170 tok/s" in text
+        assert "500 ms to 700 ms (3)" in text
+        assert "machine was busy" in text
+        for words in ("keeps what was computed", "95 of 100", "not measured" if made.status != "done" else "size"):
+            assert words in text
+    assert markdown(made).count(f"## {suite}") == 1
+    quiet = record([0.5])
+    quiet.machine["load_at_start"], quiet.machine["cores"] = [0.1], 2
+    assert "busy" not in markdown(quiet)
+
+
+def test_every_suite_tells_a_stranger_how_to_read_it() -> None:
+    assert set(suites.SUITES) <= set(HOW_TO_READ)
+
+
+def test_no_suite_asks_a_server_what_it_may_know_from_before() -> None:
+    runs = Inputs().runs(2, 300, 3)
+    first, second = (suites._own(runs, "replay") for _ in range(2))
+    starts = {run.messages[0]["content"][:40] for run in (*first, *second, *suites._own(runs, "serve"))}
+    assert len(starts) == 6
+    assert [run.messages[1:] for run in first] == [run.messages[1:] for run in runs]

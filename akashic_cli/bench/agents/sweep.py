@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -44,6 +45,7 @@ class Sweep:
         self._episodes = episodes
         self._targets = {name: directed(target, name, plan.setting, is_ours=plan.is_ours) for name in plan.policies}
         self._told = told
+        self._mark = secrets.token_hex(3)
         self.levels: list[dict[str, Any]] = []
         self.sustainable: dict[str, float | None] = {}
         self.summaries: dict[str, list[Summary]] = {}
@@ -64,7 +66,8 @@ class Sweep:
         def played() -> None:
             self._told(f"{policy}, {kind} {level:g}", 1)
 
-        label = f"{re.sub(r'[^a-z0-9]+', '-', policy)}-{kind[0]}{len(self.levels)}"
+        # A server that is measured again knows the prompts of last time.
+        label = f"{self._mark}-{re.sub(r'[^a-z0-9]+', '-', policy)}-{kind[0]}{len(self.levels)}"
         stage = Stage(self._targets[policy], policy, self._plan.setting, label, played)
         load = play(stage)
         row = {"policy": policy, "kind": kind, "level": level, **figures(load, self._plan.price, self._plan.objective)}
