@@ -25,6 +25,8 @@ from tiers_driver import Daemon, Tiers, small_blocks
 
 BUDGET = 600_000
 """About 110 blocks: the tier is full soon, so that it evicts and compacts."""
+SHORT_RUN_BUDGET = 200_000
+"""A third of it, for runs of few turns: they would never evict."""
 
 
 @contextmanager
@@ -32,14 +34,14 @@ def small_extents() -> Iterator[None]:
     """Let extents be of few records, and compaction pause after every other record."""
     with (
         mock.patch("akashic_daemon.tiers.ssd.open_block_store", partial(open_block_store, extent_bytes=40_000)),
-        mock.patch("akashic_daemon.store.blocks.compaction.SLICE_BYTES", 12_000),
+        mock.patch("akashic_daemon.store.blocks.slices.SLICE_BYTES", 12_000),
     ):
         yield
 
 
-def start(folder: FilePath, files: FileOps | None, *, ram_bytes: int = 120_000) -> Daemon:
+def start(folder: FilePath, files: FileOps | None, *, ram_bytes: int = 120_000, ssd_bytes: int = BUDGET) -> Daemon:
     """Start a daemon on a store."""
-    tiers = Tiers(folder, ram_bytes=ram_bytes, ssd_bytes=BUDGET, files=files, clock=FakeClock())
+    tiers = Tiers(folder, ram_bytes=ram_bytes, ssd_bytes=ssd_bytes, files=files, clock=FakeClock())
     return Daemon(tiers, Bulky(kv_cells=400, max_sequences=8))
 
 
@@ -141,7 +143,7 @@ def fail_and_check(folder: FilePath, fail_at: int, *, stays_broken: bool, turns:
     """Run a busy daemon whose disk fails at one call, opening the store included; hold it and the next one to the twin."""
     disk, clients = FailingDisk(fail_at, stays_broken=stays_broken), Clients(7, sessions=3)
     with small_blocks(), small_extents(), disk.under_the_index():
-        daemon = start(folder, disk, ram_bytes=0 if fail_at % 2 else 120_000)
+        daemon = start(folder, disk, ram_bytes=0 if fail_at % 2 else 120_000, ssd_bytes=SHORT_RUN_BUDGET)
         clients.work(daemon, turns)
         daemon.settle()
         disk.fail_at = None
@@ -149,7 +151,7 @@ def fail_and_check(folder: FilePath, fail_at: int, *, stays_broken: bool, turns:
         daemon.check_at_rest()
         daemon.close()
     with small_blocks(), small_extents():
-        again = start(folder, CountingFiles())
+        again = start(folder, CountingFiles(), ssd_bytes=SHORT_RUN_BUDGET)
         assert again.mover.problem is None, again.mover.problem
         assert again.mover.ssd is not None
         assert again.mover.ssd.verify() == []

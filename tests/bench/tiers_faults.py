@@ -6,7 +6,7 @@ The run is that of `tests/busy_daemon.py`: three sessions on the fake engine, wi
 compaction, in one thread, so that the same N is the same call each time; with a RAM tier for even N, without for odd ones.
 Calls are those to the extents (create, open, write, read, sync, truncate, unlink) and the index's statements and commits,
 opening the store included. After each run the disk is well again: every session goes on, in this daemon and in the next
-one, and each answer is compared with the naive twin. All of it takes about ten minutes of CPU; with --done what was tried
+one, and each answer is compared with the naive twin. All of it takes about a quarter of an hour of CPU in each mode; with --done what was tried
 is noted in a file and not tried again, so that it can be stopped and resumed; --first and --step make shards of it. Ends
 with 1 and names the calls where something was wrong.
 """

@@ -39,7 +39,7 @@ def test_whichever_call_to_the_disk_fails_answers_are_right_and_the_store_opens_
 ) -> None:
     """Some of them; `tests/bench/tiers_faults.py` tries all. Calls to files and the index's statements are counted together."""
     kinds: Counter[str] = Counter()
-    for fail_at in range(first, 1000, 131 if CUTS <= 50 else 17):
+    for fail_at in range(first, 2500, 331 if CUTS <= 50 else 43):
         folder = tmp_path / str(fail_at)
         disk = fail_and_check(folder, fail_at, stays_broken=stays_broken)
         assert disk.failed

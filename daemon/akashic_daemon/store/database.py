@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from akashic_daemon.errors import AkashicError, Conflict, StoreError, StoreTooNew, StoreUnwritable
 from akashic_daemon.store.checksum import ROW_CHECKSUM, row_checksum
@@ -20,6 +22,9 @@ from akashic_daemon.store.migrations import MIGRATIONS
 
 BUSY_TIMEOUT_MS = 5000
 """So long a writer waits for another process's transaction before it gives up with Conflict."""
+_VACUUM_PAGES = 500
+"""So many pages of deleted text are cut off between two pauses."""
+_MEANWHILE_S = 0.005
 
 _TABLES = frozenset({"messages", "sessions"})
 _REFUSED_BY_DISK = (
@@ -62,15 +67,46 @@ class Database:
         with self._translated("reading"):
             yield self.connection
 
-    def shrink(self) -> None:
+    def examine(self, pragma: str, *, meanwhile: Callable[[], None]) -> list[tuple[Any, ...]]:
+        """Return what a long PRAGMA says that reads much. SQLite's errors come out as ours.
+
+        Another thread runs it on a connection of its own, and `meanwhile` is called again and again.
+        """
+        answers: list[list[tuple[Any, ...]] | sqlite3.Error] = []
+
+        def run() -> None:
+            try:
+                with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+                    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+                    answers.append(connection.execute(pragma).fetchall())
+            except sqlite3.Error as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=run, name="akashic-examine", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_MEANWHILE_S)
+            meanwhile()
+        with self._translated("reading"):
+            if not isinstance(answers[0], list):
+                raise answers[0]
+        return answers[0]
+
+    def shrink(self, pause: Callable[[], None] = lambda: None) -> None:
         """Fold the write-ahead log into the file and cut both, so that deleted text is in neither.
+
+        `pause` is called in the middle of it where much was deleted; others may read in it.
 
         Raises Conflict while another process reads the file: what was deleted is gone from every answer, but the log
         can't be cut yet.
         """
         with self._translated("wiping deleted text from"):
-            # executescript runs it to its end; execute stops after the first page, for it yields no rows.
-            self.connection.executescript("PRAGMA incremental_vacuum")
+            free, before = self._free_pages(), -1
+            while free and free != before:
+                # executescript runs it to its end; execute stops after the first page, for it yields no rows.
+                self.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+                pause()
+                free, before = self._free_pages(), free
             busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise Conflict(
@@ -78,6 +114,9 @@ class Database:
                 "so the text is still in its log",
                 hint="close the other program and restart the daemon; its stop wipes the log",
             )
+
+    def _free_pages(self) -> int:
+        return int(self.connection.execute("PRAGMA freelist_count").fetchone()[0])
 
     def size_bytes(self) -> int:
         """Return what its files take, the log included."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.store.blocks.record import Found
+from akashic_daemon.store.blocks.slices import is_full
 from akashic_daemon.tiers.arena import Arena
 from akashic_daemon.tiers.block import Block, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
@@ -28,8 +29,6 @@ from akashic_daemon.tiers.ssd import Outgoing, SsdTier
 from akashic_daemon.tiers.staging import Buffer, Staging
 
 logger = logging.getLogger("akashic.tiers")
-_BATCH_BYTES = 16 << 20
-"""About so much is written to disk, and made durable, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,7 @@ class Mover(JobThread):
             return
         batch: list[_Write] = []
         size_bytes = 0
-        while self._to_write and size_bytes < _BATCH_BYTES:
+        while self._to_write and not is_full(len(batch), size_bytes):
             batch.append(self._to_write.popleft())
             size_bytes += batch[-1].block.size_bytes
         outgoing = [self._outgoing(write) for write in batch]

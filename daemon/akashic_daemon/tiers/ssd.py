@@ -297,7 +297,7 @@ class SsdTier:
         used_bytes = store.bytes_used
         removed = Removed()
         if everything or unused_for_s is not None or other_than is not None:
-            removed = store.delete(self._chosen(everything, unused_for_s, other_than))
+            removed = store.delete_in_slices(self._chosen(everything, unused_for_s, other_than))
         if to_bytes is not None:
             removed += make_room(store, max(0, store.bytes_used - to_bytes - store.missing_bytes)).evicted
         compacted = compact(store)

@@ -2,6 +2,7 @@
 
 Reads every byte of every extent, dead ones too. Changes nothing unless asked; then damaged records go into quarantine,
 torn tails are cut, and extents with damage outside of records are written anew. A file that isn't ours is never touched.
+In between `BlockStore.pause` lets others read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from akashic_daemon.store.blocks.layout import (
     payload_checksum,
 )
 from akashic_daemon.store.blocks.reading import damage
+from akashic_daemon.store.blocks.slices import Pace
 from akashic_daemon.store.blocks.store import BlockStore
 
 
@@ -66,18 +68,18 @@ def check(store: BlockStore, *, fix: bool = False) -> list[Finding]:
     if any(f.kind is Kind.DAMAGED_INDEX for f in findings):
         return findings
     with store.database.reading() as c:
-        rows = index.all_records(c)
         findings += [Finding(Kind.NO_GROUP, _name(row), "no group names it", row) for row in index.without_group(c)]
-    for row in rows:
-        if row.extent is None and (wrong := _inline(row)):
-            findings.append(wrong)
     by_extent: dict[int, list[Row]] = {}
-    for row in rows:
+    for row in store.in_pages(index.records):
         if row.extent is not None:
             by_extent.setdefault(row.extent, []).append(row)
+        elif wrong := _inline(row):
+            findings.append(wrong)
     known = {e.number: e for e in store.extents}
+    scan = _Scan(store.extents.files, Pace(store.pause))
     for number in sorted(by_extent.keys() | known.keys()):
-        findings += _extent(store.extents.files, known.get(number), by_extent.get(number, []))
+        rows = sorted(by_extent.get(number, []), key=lambda row: row.offset_bytes)
+        findings += scan.extent(known.get(number), rows)
     findings += _unknown_files(store)
     if fix:
         _mend(store, findings)
@@ -89,14 +91,11 @@ def _name(row: Row) -> str:
 
 
 def _of_index(store: BlockStore) -> Iterator[Finding]:
-    with store.database.reading() as c:
-        for (line,) in c.execute("PRAGMA integrity_check"):
-            if line != "ok":
-                yield Finding(Kind.DAMAGED_INDEX, "index", line)
-        for table, row_id, parent, _ in c.execute("PRAGMA foreign_key_check").fetchall():
-            yield Finding(
-                Kind.DANGLING, f"{table} {row_id or ''}".strip(), f"it names a row of {parent} that isn't there"
-            )
+    for line in store.database.examine("PRAGMA integrity_check", meanwhile=store.pause):
+        if line != ("ok",):
+            yield Finding(Kind.DAMAGED_INDEX, "index", str(line[0]))
+    for table, row_id, parent, _ in store.database.examine("PRAGMA foreign_key_check", meanwhile=store.pause):
+        yield Finding(Kind.DANGLING, f"{table} {row_id or ''}".strip(), f"it names a row of {parent} that isn't there")
 
 
 def _inline(row: Row) -> Finding | None:
@@ -108,72 +107,78 @@ def _inline(row: Row) -> Finding | None:
     return Finding(Kind.WRONG_CHECKSUM, _name(row), wrong, row) if wrong else None
 
 
-def _extent(files: FileOps, extent: Extent | None, rows: list[Row]) -> Iterator[Finding]:
-    """Find what is wrong in one extent, and with the rows that say that they lie there."""
-    if extent is None:
+class _Scan:
+    """Reads extents whole."""
+
+    def __init__(self, files: FileOps, pace: Pace) -> None:
+        self._files = files
+        self._pace = pace
+
+    def extent(self, extent: Extent | None, rows: list[Row]) -> Iterator[Finding]:
+        """Find what is wrong in one extent, and with the rows that say that they lie there."""
+        if extent is None:
+            for row in rows:
+                yield Finding(Kind.NO_PAYLOAD, _name(row), f"extent {row.extent} isn't there", row)
+            return
+        try:
+            fd = self._files.open(extent.path)
+        except OSError as error:
+            yield Finding(Kind.UNREADABLE, extent.path.name, error.strerror or str(error), extent=extent.number)
+            return
+        try:
+            yield from self._whole(fd, extent, rows)
+        except OSError as error:
+            yield Finding(Kind.UNREADABLE, extent.path.name, error.strerror or str(error), extent=extent.number)
+        finally:
+            self._files.close(fd)
+
+    def _whole(self, fd: int, extent: Extent, rows: list[Row]) -> Iterator[Finding]:
+        number, name, size = extent.number, extent.path.name, self._files.size(fd)
+        header = memoryview(bytearray(FILE_HEADER_BYTES))
+        if read_all(self._files, fd, [header], 0) < len(header) or file_version(header, number) is None:
+            yield Finding(Kind.DAMAGED_EXTENT, name, "its file header is damaged", extent=number)
+        if size > extent.end_bytes:
+            detail = f"{size - extent.end_bytes} bytes behind its end, which the index doesn't name"
+            yield Finding(Kind.UNCOMMITTED_TAIL, name, detail, extent=number)
+        left = {row.offset_bytes: row for row in rows}
         for row in rows:
-            yield Finding(Kind.NO_PAYLOAD, _name(row), f"extent {row.extent} isn't there", row)
-        return
-    try:
-        fd = files.open(extent.path)
-    except OSError as error:
-        yield Finding(Kind.UNREADABLE, extent.path.name, error.strerror or str(error), extent=extent.number)
-        return
-    try:
-        yield from _scan(files, fd, extent, rows)
-    except OSError as error:
-        yield Finding(Kind.UNREADABLE, extent.path.name, error.strerror or str(error), extent=extent.number)
-    finally:
-        files.close(fd)
+            if left[row.offset_bytes] is not row:
+                yield Finding(Kind.WRONG_SIZE, _name(row), "another record lies at its place", row)
+        at = FILE_HEADER_BYTES
+        while at < extent.end_bytes:
+            end = yield from self._record(fd, extent, at, left.pop(at, None))
+            at = end if end is not None else min((o for o in left if o > at), default=extent.end_bytes)
+        for row in left.values():
+            yield Finding(Kind.NO_PAYLOAD, _name(row), f"no record begins at its place in {name}", row)
 
-
-def _scan(files: FileOps, fd: int, extent: Extent, rows: list[Row]) -> Iterator[Finding]:
-    number, name, size = extent.number, extent.path.name, files.size(fd)
-    header = memoryview(bytearray(FILE_HEADER_BYTES))
-    if read_all(files, fd, [header], 0) < len(header) or file_version(header, number) is None:
-        yield Finding(Kind.DAMAGED_EXTENT, name, "its file header is damaged", extent=number)
-    if size > extent.end_bytes:
-        detail = f"{size - extent.end_bytes} bytes behind its end, which the index doesn't name"
-        yield Finding(Kind.UNCOMMITTED_TAIL, name, detail, extent=number)
-    left = {row.offset_bytes: row for row in rows}
-    for row in rows:
-        if left[row.offset_bytes] is not row:
-            yield Finding(Kind.WRONG_SIZE, _name(row), "another record lies at its place", row)
-    at = FILE_HEADER_BYTES
-    while at < extent.end_bytes:
-        end = yield from _record(files, fd, extent, at, left.pop(at, None))
-        at = end if end is not None else min((o for o in left if o > at), default=extent.end_bytes)
-    for row in left.values():
-        yield Finding(Kind.NO_PAYLOAD, _name(row), f"no record begins at its place in {name}", row)
-
-
-def _record(files: FileOps, fd: int, extent: Extent, at: int, row: Row | None) -> Generator[Finding, None, int | None]:
-    """Find what is wrong with the record that begins at `at`; return where it ends, None when that can't be told."""
-    header = memoryview(bytearray(RECORD_HEADER_BYTES))
-    count = read_all(files, fd, [header], at)
-    told = parse_record_header(header) if count == len(header) else None
-    if told is None or at + RECORD_HEADER_BYTES + told.size_bytes > extent.end_bytes:
+    def _record(self, fd: int, extent: Extent, at: int, row: Row | None) -> Generator[Finding, None, int | None]:
+        """Find what is wrong with the record that begins at `at`; return where it ends, None when that can't be told."""
+        header = memoryview(bytearray(RECORD_HEADER_BYTES))
+        count = read_all(self._files, fd, [header], at)
+        told = parse_record_header(header) if count == len(header) else None
+        if told is None or at + RECORD_HEADER_BYTES + told.size_bytes > extent.end_bytes:
+            if row is None:
+                detail = f"no sound record begins at byte {at}"
+                yield Finding(Kind.DAMAGED_EXTENT, extent.path.name, detail, extent=extent.number)
+                return None
+            kind = Kind.NO_PAYLOAD if count < len(header) else Kind.WRONG_CHECKSUM
+            yield Finding(kind, _name(row), f"its header in {extent.path.name} is cut off or damaged", row)
+            return at + row.stored_bytes if row.entry.size_bytes >= 0 else None
+        payload = memoryview(bytearray(told.size_bytes))
+        self._pace.did(told.size_bytes)
+        is_whole = read_all(self._files, fd, [payload], at + RECORD_HEADER_BYTES) == len(payload)
         if row is None:
-            detail = f"no sound record begins at byte {at}"
-            yield Finding(Kind.DAMAGED_EXTENT, extent.path.name, detail, extent=extent.number)
-            return None
-        kind = Kind.NO_PAYLOAD if count < len(header) else Kind.WRONG_CHECKSUM
-        yield Finding(kind, _name(row), f"its header in {extent.path.name} is cut off or damaged", row)
-        return at + row.stored_bytes if row.entry.size_bytes >= 0 else None
-    payload = memoryview(bytearray(told.size_bytes))
-    is_whole = read_all(files, fd, [payload], at + RECORD_HEADER_BYTES) == len(payload)
-    if row is None:
-        if not is_whole or payload_checksum(payload) != told.payload_checksum:
-            detail = f"the deleted record at byte {at} is damaged"
-            yield Finding(Kind.DAMAGED_EXTENT, extent.path.name, detail, extent=extent.number)
-    elif not is_whole:
-        yield Finding(Kind.NO_PAYLOAD, _name(row), f"its payload in {extent.path.name} is cut off", row)
-    elif told.size_bytes != row.entry.size_bytes:
-        detail = f"its header tells {told.size_bytes} bytes, the index {row.entry.size_bytes}"
-        yield Finding(Kind.WRONG_SIZE, _name(row), detail, row)
-    elif wrong := damage(row, header, payload):
-        yield Finding(Kind.WRONG_CHECKSUM, _name(row), wrong, row)
-    return at + RECORD_HEADER_BYTES + told.size_bytes
+            if not is_whole or payload_checksum(payload) != told.payload_checksum:
+                detail = f"the deleted record at byte {at} is damaged"
+                yield Finding(Kind.DAMAGED_EXTENT, extent.path.name, detail, extent=extent.number)
+        elif not is_whole:
+            yield Finding(Kind.NO_PAYLOAD, _name(row), f"its payload in {extent.path.name} is cut off", row)
+        elif told.size_bytes != row.entry.size_bytes:
+            detail = f"its header tells {told.size_bytes} bytes, the index {row.entry.size_bytes}"
+            yield Finding(Kind.WRONG_SIZE, _name(row), detail, row)
+        elif wrong := damage(row, header, payload):
+            yield Finding(Kind.WRONG_CHECKSUM, _name(row), wrong, row)
+        return at + RECORD_HEADER_BYTES + told.size_bytes
 
 
 def _unknown_files(store: BlockStore) -> Iterator[Finding]:

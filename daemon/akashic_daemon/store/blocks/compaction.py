@@ -9,21 +9,19 @@ holds an old extent: the result says which.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from akashic_daemon.errors import StoreUnwritable
 from akashic_daemon.store.blocks import index
 from akashic_daemon.store.blocks.extents import Batch, Extent
 from akashic_daemon.store.blocks.files import read_all
-from akashic_daemon.store.blocks.index import Row
+from akashic_daemon.store.blocks.index import Lying, Row
 from akashic_daemon.store.blocks.layout import FILE_HEADER_BYTES, RECORD_HEADER_BYTES
 from akashic_daemon.store.blocks.reading import damage
 from akashic_daemon.store.blocks.record import Compacted
+from akashic_daemon.store.blocks.slices import sliced
 from akashic_daemon.store.blocks.store import BlockStore
-
-SLICE_BYTES = 8 << 20
-"""About so much is copied, synced and committed before others may read: some 40 ms on an SSD."""
 
 
 @dataclass(slots=True)
@@ -79,7 +77,7 @@ def compact(
         )
         for number in step:
             del stale[number]
-    store.database.shrink()
+    store.database.shrink(store.pause)
     return replace(
         total,
         extents_after=len(store.extents),
@@ -125,11 +123,11 @@ def _step(store: BlockStore, numbers: list[int], layout: Sequence[Sequence[str]]
         rows, first = _laid_out(index.in_extents(c, numbers), layout)
     total = _Moved()
     target: Extent | None = None
-    for number, part in enumerate(_slices(rows)):
-        if number:
-            store.pause()
+    for part in sliced(rows, lambda row: row.stored_bytes):
+        store.pause()
         with store.database.reading() as c:  # what was read in the pause may have been found damaged, and be gone
-            left = [row for row in part if (now := index.by_id(c, row.id)) is not None and now.extent == row.extent]
+            found = [index.by_id(c, row.id) for row in part]
+            left = [row for row in found if row is not None and row.extent in numbers]
         moved, target = _move(store, left, target, first)
         total.bytes += moved.bytes
         total.damaged |= moved.damaged
@@ -139,26 +137,12 @@ def _step(store: BlockStore, numbers: list[int], layout: Sequence[Sequence[str]]
     return total
 
 
-def _laid_out(rows: list[Row], layout: Sequence[Sequence[str]]) -> tuple[list[Row], frozenset[int]]:
+def _laid_out(rows: list[Lying], layout: Sequence[Sequence[str]]) -> tuple[list[Lying], frozenset[int]]:
     """Return the rows in the order in which they are to lie, and the ids of those that begin an extent of their own."""
-    of_key = {row.entry.key: row for row in rows}
+    of_key = {row.key: row for row in rows}
     together = [[of_key.pop(key) for key in block if key in of_key] for block in layout]
     runs = [run for run in (*together, list(of_key.values())) if run]
     return [row for run in runs for row in run], frozenset(run[0].id for run in runs)
-
-
-def _slices(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yield the rows in their order, about SLICE_BYTES at once."""
-    part: list[Row] = []
-    size_bytes = 0
-    for row in rows:
-        if part and size_bytes + row.stored_bytes > SLICE_BYTES:
-            yield part
-            part, size_bytes = [], 0
-        part.append(row)
-        size_bytes += row.stored_bytes
-    if part:
-        yield part
 
 
 def _move(

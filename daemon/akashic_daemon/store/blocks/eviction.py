@@ -6,13 +6,14 @@ several groups goes with the one that was used last. Extents are then rewritten,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from akashic_daemon.store.blocks import index
 from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.index import Usage
 from akashic_daemon.store.blocks.record import Removed
+from akashic_daemon.store.blocks.slices import Pace
 from akashic_daemon.store.blocks.store import BlockStore
 
 _WASTEFUL_SHARE = 0.5
@@ -31,24 +32,47 @@ class Room:
     evicted: Removed
 
 
-def coldest(usage: Iterable[Usage], needed_bytes: int, *, keep: Collection[str] = ()) -> list[str]:
-    """Return the keys to evict, in order, until they take `needed_bytes`; never a record of a group in `keep`."""
+def _no_pause() -> None:
+    pass
+
+
+def coldest(
+    usage: Iterable[Usage],
+    needed_bytes: int,
+    *,
+    keep: Collection[str] = (),
+    pause: Callable[[], None] = _no_pause,
+) -> list[str]:
+    """Return the keys to evict, in order, until they take `needed_bytes`; never a record of a group in `keep`.
+
+    `pause` is called in the middle of it where there are many.
+    """
     rows = list(usage)
     used_at_s: dict[str, float] = {}
+    kept: set[str] = set()
+    pace = Pace(pause)
     for row in rows:
+        pace.did()
         used_at_s[row.group] = max(used_at_s.get(row.group, row.used_at_s), row.used_at_s)
+        if row.group in keep:
+            kept.add(row.key)
     home: dict[str, Usage] = {}
-    kept = {row.key for row in rows if row.group in keep}
     for row in rows:
         if row.key not in kept:
             home[row.key] = max(home.get(row.key, row), row, key=lambda r: (used_at_s[r.group], r.group, r.sequence))
-    order = sorted(home.values(), key=lambda r: (used_at_s[r.group], r.group, -r.sequence))
+        pace.did()
+    of_group: dict[str, list[Usage]] = {}
+    for row in home.values():
+        pace.did()
+        of_group.setdefault(row.group, []).append(row)
     chosen: list[str] = []
-    for row in order:
-        if needed_bytes <= 0:
-            break
-        chosen.append(row.key)
-        needed_bytes -= row.stored_bytes
+    for group in sorted(of_group, key=lambda g: (used_at_s[g], g)):
+        pace.did(records=len(of_group[group]))
+        for row in sorted(of_group[group], key=lambda r: -r.sequence):
+            if needed_bytes <= 0:
+                return chosen
+            chosen.append(row.key)
+            needed_bytes -= row.stored_bytes
     return chosen
 
 
@@ -63,11 +87,10 @@ def make_room(store: BlockStore, needed_bytes: int, *, keep: Collection[str] = (
         while (missing := needed_bytes + store.missing_bytes - _dead_bytes(store, wasteful_share)) > 0:
             if wasteful_share and evicted.stored_bytes >= most_bytes:
                 break
-            with store.database.reading() as c:
-                keys = coldest(index.usage(c), missing, keep=keep)
+            keys = coldest(store.in_pages(index.usage), missing, keep=keep, pause=store.pause)
             if not keys:
                 break
-            evicted += store.delete(keys, is_eviction=True)
+            evicted += store.delete_in_slices(keys, is_eviction=True)
         if store.free_bytes < needed_bytes:
             compact(store, dead_share=wasteful_share, until_free_bytes=needed_bytes)
         if store.free_bytes >= needed_bytes:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from akashic_daemon.store.blocks.layout import FILE_HEADER_BYTES, RECORD_HEADER_BYTES
 from akashic_daemon.store.blocks.record import Entry, Kind, Record
+from akashic_daemon.store.blocks.slices import SLICE_RECORDS
+
+Page = tuple[int, int]
+"""The first and last id of a run of records."""
 
 # Damage may change a value's type; casts give readers the types that they expect, and the checksum tells the rest.
 _COLUMNS = (
@@ -37,8 +42,15 @@ class Row:
         return stored_bytes(self.entry.size_bytes, in_extent=self.extent is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Lying(NamedTuple):
+    """A record in an extent."""
+
+    id: int
+    key: str
+    stored_bytes: int
+
+
+class Usage(NamedTuple):
     """A record in one of its groups: where, what it takes, and when it was last used."""
 
     key: str
@@ -69,9 +81,16 @@ def of_group(c: sqlite3.Connection, group: str) -> list[Row]:
     return list(_rows(c, clause, (group,)))
 
 
-def of_fingerprint(c: sqlite3.Connection, kind: Kind, fingerprint: str) -> list[Row]:
+def pages(c: sqlite3.Connection) -> list[Page]:
+    """Return ranges of ids that cover all records, SLICE_RECORDS in each, the oldest first."""
+    ids = [row_id for (row_id,) in c.execute("SELECT id FROM records ORDER BY id")]
+    return [(ids[at], ids[at : at + SLICE_RECORDS][-1]) for at in range(0, len(ids), SLICE_RECORDS)]
+
+
+def of_fingerprint(c: sqlite3.Connection, kind: Kind, fingerprint: str, page: Page) -> list[Row]:
     """Return the records of a kind that were stored under a fingerprint, the oldest first."""
-    return list(_rows(c, "WHERE r.kind = ? AND r.fingerprint = ? ORDER BY r.id", (kind.value, fingerprint)))
+    clause = "WHERE r.kind = ? AND r.fingerprint = ? AND r.id BETWEEN ? AND ? ORDER BY r.id"
+    return list(_rows(c, clause, (kind.value, fingerprint, *page)))
 
 
 def fingerprints(c: sqlite3.Connection, kind: Kind) -> list[str]:
@@ -80,13 +99,14 @@ def fingerprints(c: sqlite3.Connection, kind: Kind) -> list[str]:
     return [fingerprint for (fingerprint,) in rows]
 
 
-def selected(c: sqlite3.Connection, kind: Kind, used_before_s: float | None, other_than: str | None) -> list[Row]:
-    """Return the records of a kind, of these where asked only what was unused since, and of other fingerprints."""
-    clause = "WHERE r.kind = ? AND (? IS NULL OR r.read_at_s < ?) AND (? IS NULL OR r.fingerprint <> ?)"
-    return list(_rows(c, clause, (kind.value, used_before_s, used_before_s, other_than, other_than)))
+def selected(c: sqlite3.Connection, kind: Kind, used_before_s: float | None, other_than: str | None) -> list[str]:
+    """Return the keys of a kind, of these where asked only what was unused since, and of other fingerprints."""
+    clause = "WHERE kind = ? AND (? IS NULL OR read_at_s < ?) AND (? IS NULL OR fingerprint <> ?) ORDER BY id"
+    args = (kind.value, used_before_s, used_before_s, other_than, other_than)
+    return [key for (key,) in c.execute(f"SELECT key FROM records {clause}", args)]
 
 
-def in_extents(c: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
+def in_extents(c: sqlite3.Connection, numbers: Sequence[int]) -> list[Lying]:
     """Return the records of some extents, those of one group together and in order."""
     marks = ",".join("?" * len(numbers))
     # With a bare column beside min() SQLite takes it from the row of the minimum.
@@ -94,12 +114,13 @@ def in_extents(c: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
         "LEFT JOIN (SELECT record_id, min(group_name) AS home, sequence FROM members GROUP BY record_id) m "
         f"ON m.record_id = r.id WHERE r.extent_id IN ({marks}) ORDER BY m.home, m.sequence, r.id"
     )
-    return list(_rows(c, clause, numbers))
+    rows = c.execute(f"SELECT r.id, r.key, CAST({_STORED} AS INTEGER) FROM records r {clause}", numbers)
+    return [Lying(*row) for row in rows]
 
 
-def all_records(c: sqlite3.Connection) -> list[Row]:
-    """Return every record in the order of the disk."""
-    return list(_rows(c, "ORDER BY r.extent_id, r.offset_bytes", ()))
+def records(c: sqlite3.Connection, page: Page) -> list[Row]:
+    """Return the records of a page."""
+    return list(_rows(c, "WHERE r.id BETWEEN ? AND ? ORDER BY r.id", page))
 
 
 def _rows(c: sqlite3.Connection, clause: str, args: Sequence[object]) -> Iterator[Row]:
@@ -303,11 +324,12 @@ def quarantine_cut(c: sqlite3.Connection, number: int, size: int, now_s: float) 
     set_end(c, number, size)
 
 
-def usage(c: sqlite3.Connection) -> list[Usage]:
-    """Return every record's place and use in each of its groups."""
+def usage(c: sqlite3.Connection, page: Page) -> list[Usage]:
+    """Return the place and use of each record of a page in each of its groups."""
     rows = c.execute(
         f"SELECT r.key, m.group_name, m.sequence, {_STORED}, r.read_at_s FROM records r JOIN members m "
-        "ON m.record_id = r.id"
+        "ON m.record_id = r.id WHERE r.id BETWEEN ? AND ?",
+        page,
     )
     return [Usage(*row) for row in rows]
 

@@ -15,13 +15,12 @@ def would_go(store: BlockStore, chosen: Collection[str], to_bytes: int | None) -
 
     Changes nothing. Raises StoreError when the index can't be read.
     """
-    with store.database.reading() as c:
-        usage = index.usage(c)
+    usage = list(store.in_pages(index.usage))
     gone = set(chosen)
     size_bytes = {row.key: row.stored_bytes for row in usage}
     if to_bytes is not None:
         kept = [row for row in usage if row.key not in gone]
         left_bytes = sum(size for key, size in size_bytes.items() if key not in gone)
-        gone |= set(coldest(kept, left_bytes - to_bytes))
+        gone |= set(coldest(kept, left_bytes - to_bytes, pause=store.pause))
     keys = tuple(key for key in size_bytes if key in gone)
     return Removed(len(keys), sum(size_bytes[key] for key in keys), keys)

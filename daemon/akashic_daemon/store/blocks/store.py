@@ -15,7 +15,7 @@ The budget holds at every moment: puts are refused while there is no more than t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sqlite3 import Connection
 from typing import TypeVar
 
@@ -39,6 +39,7 @@ from akashic_daemon.store.blocks.record import (
     Removed,
     Stats,
 )
+from akashic_daemon.store.blocks.slices import sliced
 from akashic_daemon.store.database import Database
 from akashic_daemon.types import Clock
 
@@ -192,6 +193,14 @@ class BlockStore:
             )
         )
 
+    def delete_in_slices(self, keys: Iterable[str], *, is_eviction: bool = False) -> Removed:
+        """Remove many records, some of them at a time; others may read in between. Otherwise as `delete`."""
+        removed = Removed()
+        for part in sliced(keys, lambda _key: 0):
+            removed += self.delete(part, is_eviction=is_eviction)
+            self.pause()
+        return removed
+
     def delete_group(self, group: str, *, is_eviction: bool = False) -> Removed:
         """Dissolve a group and remove its records that belong to no other. Otherwise as `delete`."""
         return self._available(lambda: self._remove(lambda c: index.leave_group(c, group), is_eviction=is_eviction))
@@ -291,18 +300,30 @@ class BlockStore:
             rows = [row for key in keys if (row := index.by_key(c, key)) is not None]
         return {row.entry.key: row.entry.size_bytes for row in rows if row.id not in self.notes.damaged}
 
-    def entries_of(self, kind: Kind, fingerprint: str, *, as_they_are: bool = False) -> list[Entry]:
-        """Return what is known of all records of a kind and a fingerprint, the oldest first. Raises StoreError.
+    def in_pages(self, read: Callable[[Connection, index.Page], Sequence[T]]) -> Iterator[T]:
+        """Yield what `read` gives, for page after page of the records; between two of them others may read.
+
+        Raises StoreError when the index can't be read.
+        """
+        with self.database.reading() as c:
+            pages = index.pages(c)
+        for page in pages:
+            self.pause()
+            with self.database.reading() as c:
+                found = read(c, page)
+            yield from found
+
+    def entries_of(self, kind: Kind, fingerprint: str, *, as_they_are: bool = False) -> Iterator[Entry]:
+        """Yield what is known of all records of a kind and a fingerprint, the oldest first. Raises StoreError.
 
         Token ids are verified where the payload is empty or stands in the index, else when the payload is read; with
         as_they_are never, and nothing is noted of damage.
         """
-        with self.database.reading() as c:
-            rows = index.of_fingerprint(c, kind, fingerprint)
-        for row in rows:
+        for row in self.in_pages(lambda c, page: index.of_fingerprint(c, kind, fingerprint, page)):
             if not as_they_are and row.extent is None and (wrong := damage(row, None, row.payload or b"")):
                 self.notes.damage(row, wrong)
-        return [row.entry for row in rows if row.id not in self.notes.damaged]
+            if row.id not in self.notes.damaged:
+                yield row.entry
 
     def fingerprints(self, kind: Kind) -> list[str]:
         """Return the fingerprints under which records of a kind were stored. Raises StoreError."""
@@ -336,7 +357,7 @@ class BlockStore:
         """Return the keys of a kind; only those unused since a time, or of other fingerprints. Raises StoreError."""
         self.flush()  # what was read lately counts
         with self.database.reading() as c:
-            return [row.entry.key for row in index.selected(c, kind, used_before_s, other_than)]
+            return index.selected(c, kind, used_before_s, other_than)
 
     def touch(self, keys: Iterable[str]) -> None:
         """Let records count as just used, without a read. Raises StoreError."""
