@@ -163,6 +163,51 @@ def test_a_refusal_is_read_by_a_client_that_sends_all_of_a_large_body_first(
     over_tcp(EchoService(home), check)
 
 
+@pytest.mark.parametrize("first", [b"HEAD /\xe9 HTTP/1.1\r\n", b"no request at all\r\n", b"POST / HTTP/9\r\n"])
+def test_what_is_no_request_is_told_so_also_in_front_of_a_large_body(home: Path, first: bytes) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(first + HOST + b"\r\n")
+        writer.write(b"x" * 8_000_000)
+        await writer.drain()
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 400")
+
+    over_tcp(EchoService(home), check)
+
+
+async def send_for_ever(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    while True:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+def test_who_sends_on_without_end_after_a_refusal_is_cut_off(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SKIPPED_BYTES", 1_000_000)
+    monkeypatch.setattr(connection, "LINGER_S", 1000.0)
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        _, writer = await connect()
+        writer.write(b"no request at all\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            await send_for_ever(writer, b"x" * 100_000)
+
+    over_tcp(EchoService(home), check)
+
+
+def test_who_stays_after_a_refusal_is_let_go(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LINGER_S", 0.05)
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"no request at all\r\n\r\n")
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 400")
+        with pytest.raises(ConnectionError):
+            await send_for_ever(writer, b"x")
+
+    over_tcp(EchoService(home), check)
+
+
 def test_a_client_that_asks_whether_to_send_is_refused_before_it_does(home: Path) -> None:
     async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
         reader, writer = await connect()

@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Transport
+from contextlib import suppress
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from akashic_daemon.api.border import SKIPPED_BYTES
+
 logger = logging.getLogger("akashic.http")
 HEAD_LIMIT_S = 60.0
 """So long a request may take until its headers are complete."""
+LINGER_S = 5.0
+"""So long a client that doesn't speak HTTP may go on before it reads why it was refused."""
 BODY_PAUSE_LIMIT_S = 60.0
 """So long a client may pause in the middle of a body; how long all of it takes is its own affair."""
 
@@ -25,6 +30,8 @@ class Connection(H11Protocol):
     """One connection."""
 
     _timer: asyncio.TimerHandle | None = None
+    _left_bytes: int | None = None
+    """So much is still thrown away of a client that was refused; None for others."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -38,6 +45,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came, and wait for the rest if there must be one."""
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            if self._left_bytes < 0:
+                self.transport.close()
+            return
         super().data_received(data)
         self._watch(is_idle=False)
 
@@ -54,10 +66,29 @@ class Connection(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()  # an answer has begun, or was the last one
             return
-        try:
-            super().send_400_response(msg)
-        except h11.LocalProtocolError:
-            self.transport.close()  # HEAD was asked for, and takes no reason after the status
+        self._refuse(msg)
+
+    def _refuse(self, msg: str) -> None:
+        """Answer 400 and throw away what still comes: closed at once, the connection is reset and the answer lost."""
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        self.transport.write(
+            self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request")) or b""
+        )
+        with suppress(h11.LocalProtocolError):  # HEAD was asked for, and takes no reason after the status
+            self.transport.write(self.conn.send(h11.Data(data=msg.encode("ascii", "replace"))) or b"")
+            self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
+        self.transport.write_eof()
+        self._stop_waiting()
+        self._left_bytes = SKIPPED_BYTES
+        self.flow.resume_reading()
+        self._timer = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def shutdown(self) -> None:
+        """Close when there is nothing to be answered; who was refused isn't waited for."""
+        if self._left_bytes is not None:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     @property
     def _answers(self) -> bool:
@@ -66,6 +97,8 @@ class Connection(H11Protocol):
 
     def _watch(self, *, is_idle: bool) -> None:
         """Set the timer to what is waited for. Bytes of headers that trickle in don't make it later; those of a body do."""
+        if self._left_bytes is not None:
+            return
         if self.transport.is_closing() or (is_idle and not self._answers):
             self._stop_waiting()
         elif not self._answers:
