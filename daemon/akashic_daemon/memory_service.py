@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -68,7 +69,8 @@ class MemoryService:
         self._opening = asyncio.Lock()
         self._memory: Memory | None = None
         self._extents_problem: str | None = None
-        self.worker = Worker(self._run, compactor or Extractive(), is_idle)
+        self._feeding = 0
+        self.worker = Worker(self._run, compactor or Extractive(), lambda: not self._feeding and is_idle())
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -144,6 +146,15 @@ class MemoryService:
     # -- out ---------------------------------------------------------------------------------------------------
 
     async def search(
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Let upkeep wait while much comes in: both are done on the one thread, and what is written can't wait."""
+        self._feeding += 1
+        try:
+            yield
+        finally:
+            self._feeding -= 1
+
         self,
         query: str,
         *,

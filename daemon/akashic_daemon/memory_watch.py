@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from akashic_daemon.errors import AkashicError, BadRequest, Conflict
-from akashic_daemon.memory.watch import Follower, Replaced, Step
+from akashic_daemon.memory.packed import Packed, found_packed
+from akashic_daemon.memory.watch import Follower, Replaced, Step, continues
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.store.memory.marks import WatchMark
 from akashic_daemon.store.memory.rows import storable
@@ -152,6 +153,8 @@ class _Looking:
         self._followers: OrderedDict[Key, Follower] = OrderedDict()
         self._told: set[Path] = set()
         self._under_other_names: dict[Path, Key] = {}
+        self._lost: list[Watched] = []
+        """What is to be told of logs that went before they were read."""
         self._read_as: dict[Path, _State] = {}
         """What a file was like when nothing in it was left to read."""
 
@@ -160,19 +163,22 @@ class _Looking:
         await self._find_renamed()
         pending = await asyncio.to_thread(self._all)
         yield Watched("watching", files=len(pending), reason=changed.problem)
+        for event in self._told_of_lost():
+            yield event
         looked_s = self._clock.monotonic_s()
         while True:
             read = False
-            while pending:
-                path = next(iter(pending))
-                del pending[path]
-                async for event in self._look(path):
-                    read = True
-                    if event.kind == "read":
-                        # The others first, then on with this one.
-                        pending[path] = None
-                    yield event
-                pending |= self._of_ours(changed.take())
+            with self._memory.feeding():
+                while pending:
+                    path = next(iter(pending))
+                    del pending[path]
+                    async for event in self._look(path):
+                        read = True
+                        if event.kind == "read":
+                            # The others first, then on with this one.
+                            pending[path] = None
+                        yield event
+                    pending |= self._of_ours(changed.take())
             if once:
                 return
             if read:
@@ -198,11 +204,19 @@ class _Looking:
     async def _renamed(self, path: Path, key: Key) -> None:
         """Follow a file under the name that it has now beside its old one."""
         now = await asyncio.to_thread(_name_of, path.parent, key)
-        if now is not None:
+        known = self._marks.get(key)
+        if now is not None and (known is None or await asyncio.to_thread(continues, now, known)):
             self._under_other_names[now] = key
         elif mark := self._marks.pop(key, None):
             await self._memory.drop_watch_mark(self._namespace, mark)
             self._followers.pop(key, None)
+            packed = await asyncio.to_thread(found_packed, path, mark)
+            if packed is not None and packed.unread_bytes:
+                self._lost.append(_lost(path, packed))
+
+    def _told_of_lost(self) -> list[Watched]:
+        told, self._lost = self._lost, []
+        return told
 
     def _all(self) -> dict[Path, None]:
         """Return the files that aren't known to be read to their ends as they stand, the one written first before others.
@@ -226,6 +240,8 @@ class _Looking:
             self._at.pop(path, None)
             self._under_other_names.pop(path, None)
             await self._renamed(path, before)
+            for event in self._told_of_lost():
+                yield event
             for other in [other for other, key in self._under_other_names.items() if key == before]:
                 async for event in self._to_its_end(other, before):
                     yield event
@@ -290,6 +306,14 @@ class _Looking:
         for problem in step.problems:
             yield Watched("problem", storable(str(path)), line=problem.line, reason=problem.reason)
         yield Watched("read", storable(str(path)), new, known, step.read_bytes, step.behind_bytes)
+
+
+def _lost(path: Path, packed: Packed) -> Watched:
+    reason = (
+        f"it was compressed to {packed.path.name} before its last {packed.unread_bytes} bytes were read: "
+        "they aren't remembered; unpack it there to have them read"
+    )
+    return Watched("problem", storable(str(path)), reason=reason)
 
 
 class _Changes:

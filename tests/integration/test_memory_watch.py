@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import bz2
+import gzip
 import json
+import lzma
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -295,3 +300,58 @@ async def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
         for path in (str(tmp_path / "none"), "logs"):
             with pytest.raises(BadRequest):
                 await anext(MemoryWatch(service).watch([path], namespace="user"))
+
+
+@pytest.mark.parametrize(("opener", "suffix"), [(gzip.open, ".gz"), (bz2.open, ".bz2"), (lzma.open, ".xz")])
+@awaited
+async def test_a_log_that_was_compressed_before_it_was_read_is_told_of_and_read_when_it_is_unpacked(
+    tmp_path: Path, opener: Any, suffix: str
+) -> None:
+    log = tmp_path / "s.jsonl"
+    append(log, *[user(n) for n in range(40)])
+    async with memory(beside(tmp_path)) as service:
+        await read_all(service, tmp_path)
+        late = [user(n) for n in range(40, 45)]
+        append(log, *late)
+        packed = tmp_path / f"s.jsonl.1{suffix}"
+        with opener(packed, "wb") as file:
+            file.write(log.read_bytes())
+        text = log.read_bytes()
+        log.unlink()
+        (tmp_path / f"s.jsonl.2{suffix}").write_bytes(b"another log, and broken")
+        append(log, user(100))
+        (told,) = [event for event in await read_all(service, tmp_path) if event.kind == "problem"]
+        assert told.path == str(log)
+        assert f"compressed to {packed.name} before its last {sum(map(len, late))} bytes were read" in told.reason
+        assert [event for event in await read_all(service, tmp_path) if event.kind == "problem"] == []
+        (tmp_path / "s.jsonl.1").write_bytes(text)
+        await read_all(service, tmp_path)
+        found = await turns(service)
+        assert len({one.text for one in found}) == len(found) == 46
+
+
+@awaited
+async def test_a_log_that_was_read_to_its_end_before_it_was_compressed_needs_no_word(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    append(log, *[user(n) for n in range(40)])
+    async with memory(beside(tmp_path)) as service:
+        await read_all(service, tmp_path)
+        with gzip.open(tmp_path / "s.jsonl.gz", "wb") as file:
+            file.write(log.read_bytes())
+        log.unlink()
+        assert [event for event in await read_all(service, tmp_path) if event.kind == "problem"] == []
+
+
+@awaited
+async def test_upkeep_waits_while_logs_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    append(log, *[user(n, f"wish {n}: " + "much of it " * 200) for n in range(200)])
+    async with memory(beside(tmp_path)) as service:
+        async with aclosing(MemoryWatch(service).watch([str(tmp_path)], namespace="user")) as events:
+            async for event in events:
+                if event.kind == "read":
+                    assert service.worker.reconciled == 0
+                if event.kind == "caught_up":
+                    break
+        while not service.worker.reconciled:
+            await asyncio.sleep(0.01)

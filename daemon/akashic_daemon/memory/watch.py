@@ -28,7 +28,8 @@ STEP_BYTES = 1 << 20
 """So much of a file is read in one go."""
 MOST_HELD_BYTES = 4 << 20
 """A message that stays open for longer is taken as it is, so that a restart reads little again."""
-_TAIL_BYTES = 4096
+TAIL_BYTES = 4096
+"""So much before a mark tells whether a log is still the same."""
 
 
 class Replaced(Exception):
@@ -87,7 +88,7 @@ class Follower:
 
     def _start_at(self, mark: WatchMark) -> None:
         self.mark = mark
-        self._at_bytes, self._line, self._tail = mark.offset_bytes, mark.line, mark.tail or _digest(b"")
+        self._at_bytes, self._line, self._tail = mark.offset_bytes, mark.line, mark.tail or tail_digest(b"")
         self._feed = LineFeed(mark.format) if mark.format else None
         self._starts: deque[tuple[int, int]] = deque()
         """Number and place of each line since the mark."""
@@ -180,6 +181,16 @@ def _said(item: Imported) -> list[Said]:
     return [replace(one, reference=name) for one in said_of([item.message])]
 
 
+def continues(path: Path, mark: WatchMark) -> bool:
+    """Tell if a file is what was followed to the mark: the number of one that is gone is given to another soon."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            long_enough = os.fstat(file.fileno()).st_size >= mark.offset_bytes
+            return long_enough and _tail(file, mark.offset_bytes) == (mark.tail or tail_digest(b""))
+    except OSError:
+        return False
+
+
 def _read(file: BinaryIO, start: int, goal: int, *, whole_lines: bool) -> bytes:
     """Return about STEP_BYTES of lines, or one longer line. whole_lines: what isn't ended at the goal is left there."""
     pieces: list[bytes] = []
@@ -208,9 +219,10 @@ def _is_json(raw: bytes) -> bool:
 
 
 def _tail(file: BinaryIO, offset: int) -> str:
-    length = min(_TAIL_BYTES, offset)
-    return _digest(os.pread(file.fileno(), length, offset - length))
+    length = min(TAIL_BYTES, offset)
+    return tail_digest(os.pread(file.fileno(), length, offset - length))
 
 
-def _digest(body: bytes) -> str:
+def tail_digest(body: bytes) -> str:
+    """Return what stands before a mark, as marks keep it."""
     return "tail1:" + hashlib.blake2b(body, digest_size=16).hexdigest()
