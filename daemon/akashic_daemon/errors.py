@@ -3,6 +3,7 @@
     AkashicError                       code                 exit  http
     |- UsageError                      usage                   2   400
     |  |- BadRequest                   bad_request             2   400
+    |  |  |- BodyTooLarge              body_too_large          2   413
     |  |  `- ScriptError               script                  2   400
     |  |- WrongMethod                  wrong_method            2   405
     |  |- PromptTooLong                prompt_too_long         2   400
@@ -43,6 +44,7 @@ __all__ = [
     "AssertionFailed",
     "BadModelFile",
     "BadRequest",
+    "BodyTooLarge",
     "Cancelled",
     "ConfigError",
     "Conflict",
@@ -105,6 +107,13 @@ class BadRequest(UsageError):
     """A field of a request is missing, unknown or out of range."""
 
     code = "bad_request"
+
+
+class BodyTooLarge(BadRequest):
+    """The body of a request is over the limit."""
+
+    code = "body_too_large"
+    http_status = 413
 
 
 class ScriptError(BadRequest):

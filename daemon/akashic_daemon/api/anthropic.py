@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from akashic_daemon.api.anthropic_answer import PING, events, failed, whole
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import json_response
 from akashic_daemon.api.ending import collect
@@ -38,7 +39,7 @@ def routes() -> list[Route]:
 
 async def messages(request: Request) -> Response:
     """Answer a conversation."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     raw = without_nulls(await read_json(request))
     body = parse(MessagesRequest, raw)
     shared, ignored = _shared(service, body)
@@ -66,7 +67,7 @@ async def messages(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """Answer with the number of tokens that a request's prompt has; nothing is computed."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = parse(CountTokensRequest, without_nulls(await read_json(request)))
     shared, ignored = _shared(service, body)
     count = await service.count_tokens(GenerationInput(**shared))

@@ -8,19 +8,12 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from akashic_daemon.errors import BadRequest
+from akashic_daemon.errors import BadRequest, BodyTooLarge
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
 _MOST_LEVELS = 200
 """So deeply a body may be nested. What can be read must also be written again, from further up the stack."""
 M = TypeVar("M", bound=BaseModel)
-
-
-class BodyTooLarge(BadRequest):
-    """The body is over the limit."""
-
-    code = "body_too_large"
-    http_status = 413
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response, wire_error
 from akashic_daemon.api.ending import akashic_block, check_complete, collect
@@ -38,7 +39,7 @@ def routes() -> list[Route]:
 
 async def completions(request: Request) -> Response:
     """Answer each prompt."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = parse(CompletionRequest, without_nulls(await read_json(request)))
     prompts = _prompts(body)
     shared = {**shared_fields(body), "max_tokens": body.max_tokens or _DEFAULT_TOKENS}

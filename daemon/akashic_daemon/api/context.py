@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.stream import EventStream, as_ours
@@ -42,8 +43,7 @@ def routes() -> list[Route]:
 
 
 def _service(request: Request) -> ContextService:
-    service: ContextService = request.app.state.service.context
-    return service
+    return service_of(request).context
 
 
 def _json(model: BaseModel) -> Response:

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import json_response
 from akashic_daemon.api.fields import ignored_header, without_nulls
 from akashic_daemon.errors import BadRequest, Unsupported
-from akashic_daemon.service import Service
 from akashic_daemon.transcript.content import without_lone_surrogates
 
 _MOST_TEXTS = 2048
@@ -41,7 +41,7 @@ def routes() -> list[Route]:
 
 async def embeddings(request: Request) -> Response:
     """Answer with a vector for each text."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = parse(EmbeddingsRequest, without_nulls(await read_json(request)))
     done = await service.embeddings.embed(_texts(body.input), model=body.model, dimensions=body.dimensions)
     data = [

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from akashic_daemon.api import memory_views as views
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import BODY_LIMIT_BYTES, parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.spool import spool
@@ -19,6 +20,7 @@ from akashic_daemon.api.stream import EventStream, as_ours
 from akashic_daemon.errors import BadRequest, TranscriptError
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.memory import Said
+from akashic_daemon.memory.rerank import Reranked
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.protocol import memory as wire
 from akashic_daemon.service import Service
@@ -46,13 +48,8 @@ def routes() -> list[Route]:
     ]
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
 def _memory(request: Request) -> MemoryService:
-    return _service(request).memory
+    return service_of(request).memory
 
 
 def _namespaces(request: Request) -> list[str] | None:
@@ -86,7 +83,7 @@ async def stats(request: Request) -> Response:
 async def add(request: Request) -> Response:
     """Remember turns."""
     body = parse(wire.AddRequest, await read_json(request))
-    namespace = body.namespace or _service(request).settings.config.memory.namespace
+    namespace = body.namespace or service_of(request).settings.config.memory.namespace
     turns = [Said(t.speaker, t.text, t.reference or turn_digest(t.speaker, t.text), t.event_at_s) for t in body.turns]
     done = await _memory(request).add(namespace, turns, source=body.source)
     return json_response(views.remembered(done, namespace).model_dump())
@@ -95,7 +92,7 @@ async def add(request: Request) -> Response:
 async def remember(request: Request) -> Response:
     """Take a stored session's messages into memory."""
     body = parse(wire.RememberRequest, await read_json(request))
-    service, session = _service(request), request.path_params["session"]
+    service, session = service_of(request), request.path_params["session"]
     namespace = body.namespace or service.settings.config.memory.namespace
 
     async def work() -> wire.Remembered:
@@ -115,7 +112,11 @@ async def search(request: Request) -> Response:
         now=body.now_s,
         explain=body.explain,
     )
-    return json_response(wire.SearchResult(found=[views.found_view(f) for f in found]).model_dump())
+    ranked = await _memory(request).rerank(body.query, found) if body.rerank else Reranked(tuple(found))
+    result = wire.SearchResult(
+        found=[views.found_view(one) for one in ranked.found], note=ranked.problem, model_tokens=ranked.tokens
+    )
+    return json_response(result.model_dump())
 
 
 async def list_chunks(request: Request) -> Response:
@@ -163,7 +164,7 @@ async def forget(request: Request) -> Response:
         namespaces=None if body.namespaces is None else tuple(body.namespaces),
         limit=body.limit,
     )
-    service = _service(request)
+    service = service_of(request)
     return _one_line(lambda: _forget(service, selector, dry_run=body.dry_run), wire.Forgotten)
 
 
@@ -203,7 +204,7 @@ async def export(request: Request) -> Response:
 
 async def import_memory(request: Request) -> Response:
     """Take in what an export gave."""
-    service = _service(request)
+    service = service_of(request)
     path = await spool(request.stream(), service.paths.cache_dir)
 
     async def work() -> wire.Remembered:

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump
 from akashic_daemon.api.stream import EventStream, as_ours
 from akashic_daemon.protocol.memory_watch import WatchEvent, WatchRequest
-from akashic_daemon.service import Service
 
 
 def routes() -> list[Route]:
@@ -24,7 +24,7 @@ def routes() -> list[Route]:
 
 async def watch(request: Request) -> Response:
     """Follow logs, telling what happens, until the client leaves."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = parse(WatchRequest, await read_json(request))
 
     async def lines() -> AsyncIterator[bytes]:

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.protocol.native import Stats
 from akashic_daemon.schedule.histograms import Distributions, Histogram
-from akashic_daemon.service import Service
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Samples = Iterable[tuple[Mapping[str, str], float]]
@@ -27,7 +27,7 @@ def routes() -> list[Route]:
 
 async def metrics(request: Request) -> Response:
     """Answer with all metrics."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     text = metrics_text(await service.stats(), service.distributions)
     return Response(text, headers={"content-type": _CONTENT_TYPE})
 

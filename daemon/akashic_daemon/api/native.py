@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.spool import spool
 from akashic_daemon.api.stream import EventStream, as_ours
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol import archive, native
-from akashic_daemon.service import Service
 
 _PREFIX = "/akashic/v1"
 
@@ -44,11 +44,6 @@ def routes() -> list[Route]:
     ]
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
 def _json(model: BaseModel, status_code: int = 200) -> Response:
     return json_response(model.model_dump(), status_code)
 
@@ -73,18 +68,18 @@ def _ndjson(
 
 async def healthz(request: Request) -> Response:
     """Say whether the step loop turns."""
-    healthy, detail = await _service(request).health()
+    healthy, detail = await service_of(request).health()
     return json_response({"healthy": healthy, "detail": detail}, 200 if healthy else 503)
 
 
 async def status(request: Request) -> Response:
     """Answer with Status."""
-    return _json(await _service(request).status())
+    return _json(await service_of(request).status())
 
 
 async def stats(request: Request) -> Response:
     """Answer with Stats."""
-    return _json(await _service(request).stats())
+    return _json(await service_of(request).stats())
 
 
 async def stats_stream(request: Request) -> Response:
@@ -96,7 +91,7 @@ async def stats_stream(request: Request) -> Response:
 
     async def lines() -> AsyncIterator[bytes]:
         while True:
-            yield _line(await _service(request).stats())
+            yield _line(await service_of(request).stats())
             await asyncio.sleep(interval_s)
 
     return _ndjson(lines(), native.TurnEvent)
@@ -104,7 +99,7 @@ async def stats_stream(request: Request) -> Response:
 
 async def import_transcript(request: Request) -> Response:
     """Spool the body to a private file, then read it into sessions."""
-    service = _service(request)
+    service = service_of(request)
     path = await spool(request.stream(), service.paths.cache_dir)
     query = request.query_params
 
@@ -121,17 +116,17 @@ async def import_transcript(request: Request) -> Response:
 
 async def list_sessions(request: Request) -> Response:
     """Answer with SessionList."""
-    return _json(await _service(request).list_sessions())
+    return _json(await service_of(request).list_sessions())
 
 
 async def get_session(request: Request) -> Response:
     """Answer with SessionDetail."""
-    return _json(await _service(request).get_session(request.path_params["session"]))
+    return _json(await service_of(request).get_session(request.path_params["session"]))
 
 
 async def remove_session(request: Request) -> Response:
     """Remove a session for good."""
-    service, session = _service(request), request.path_params["session"]
+    service, session = service_of(request), request.path_params["session"]
     removed = await service.remove_session(session)
     return _json(removed.model_copy(update={"memory_turns": await service.chat_memory.turns_of(session)}))
 
@@ -139,14 +134,14 @@ async def remove_session(request: Request) -> Response:
 async def fork_session(request: Request) -> Response:
     """Branch a session off."""
     body = parse(native.ForkRequest, await read_json(request))
-    return _json(await _service(request).fork_session(request.path_params["session"], body), 201)
+    return _json(await service_of(request).fork_session(request.path_params["session"], body), 201)
 
 
 async def export_session(request: Request) -> Response:
     """Answer with a session's messages, one a line; with `kv=1` as a file that holds its KV too."""
     if request.query_params.get("kv") == "1":
-        return _archive(_service(request).export_warm(request.path_params["session"]))
-    messages = await _service(request).export_session(request.path_params["session"])
+        return _archive(service_of(request).export_warm(request.path_params["session"]))
+    messages = await service_of(request).export_session(request.path_params["session"])
     return Response(b"".join(dump(m.to_json()) + b"\n" for m in messages), media_type="application/x-ndjson")
 
 
@@ -162,7 +157,7 @@ def _archive(source: AsyncIterator[bytes]) -> Response:
 async def turn(request: Request) -> Response:
     """Run a turn and stream its events."""
     body = parse(native.TurnRequest, await read_json(request))
-    service, session = _service(request), request.path_params["session"]
+    service, session = service_of(request), request.path_params["session"]
 
     async def lines() -> AsyncIterator[bytes]:
         async with aclosing(service.turn(session, body)) as events:
@@ -174,19 +169,19 @@ async def turn(request: Request) -> Response:
 
 async def list_models(request: Request) -> Response:
     """Answer with ModelList."""
-    return _json(await _service(request).list_models())
+    return _json(await service_of(request).list_models())
 
 
 async def add_model(request: Request) -> Response:
     """Register a model file."""
-    return _json(await _service(request).add_model(parse(native.AddModelRequest, await read_json(request))), 201)
+    return _json(await service_of(request).add_model(parse(native.AddModelRequest, await read_json(request))), 201)
 
 
 async def get_model(request: Request) -> Response:
     """Answer with ModelDetail."""
-    return _json(await _service(request).get_model(request.path_params["name"]))
+    return _json(await service_of(request).get_model(request.path_params["name"]))
 
 
 async def remove_model(request: Request) -> Response:
     """Forget a model."""
-    return _json(await _service(request).remove_model(request.path_params["name"]))
+    return _json(await service_of(request).remove_model(request.path_params["name"]))

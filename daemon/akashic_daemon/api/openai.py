@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from akashic_daemon.api.anthropic_answer import ANTHROPIC_HEADER, model_entry, models_page
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response, wire_error
 from akashic_daemon.api.ending import collect
@@ -47,7 +48,7 @@ async def _models(service: Service) -> list[dict[str, Any]]:
 
 async def list_models(request: Request) -> Response:
     """Answer with the registered models and their usable windows (null where the file doesn't tell); loads none."""
-    known = await _models(request.app.state.service)
+    known = await _models(service_of(request))
     if ANTHROPIC_HEADER in request.headers:
         return json_response(models_page([m["id"] for m in known]))
     return json_response({"object": "list", "data": known})
@@ -56,7 +57,7 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request) -> Response:
     """Answer with one model, without loading it."""
     name = request.path_params["name"]
-    known = await _models(request.app.state.service)
+    known = await _models(service_of(request))
     for model in known:
         if model["id"] == name:
             return json_response(model_entry(name) if ANTHROPIC_HEADER in request.headers else model)
@@ -70,7 +71,7 @@ async def chat_completions(request: Request) -> Response:
     schema, strict = schema_of(body.response_format)
     think, unknown = _thinking(body)
     generation = GenerationInput(
-        messages=_messages(body, request.app.state.service),
+        messages=_messages(body, service_of(request)),
         tools=tools,
         tool_choice=choice_of(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
@@ -81,7 +82,7 @@ async def chat_completions(request: Request) -> Response:
         max_tokens=body.max_completion_tokens or body.max_tokens,
         **shared_fields(body),
     )
-    service: Service = request.app.state.service
+    service = service_of(request)
     headers = ignored_header(request, sorted([*(body.model_extra or ()), *ignored, *unknown]))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage

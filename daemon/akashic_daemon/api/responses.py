@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import json_response
 from akashic_daemon.api.ending import collect
@@ -44,7 +45,7 @@ def routes() -> list[Route]:
 
 async def create(request: Request) -> Response:
     """Answer, and store the response unless told not to."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = parse(ResponseRequest, without_nulls(await read_json(request)))
     shared, ignored = await _shared(service, body)
     custom = frozenset(tool["name"] for tool in body.tools if tool.get("type") == "custom")
@@ -75,7 +76,7 @@ async def _whole(service: Service, answer: Answer, generation: GenerationInput) 
 
 async def count_input(request: Request) -> Response:
     """Answer with the number of tokens that a request's prompt has; nothing is computed."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = parse(CountInputRequest, without_nulls(await read_json(request)))
     shared, ignored = await _shared(service, body)
     count = await service.count_tokens(GenerationInput(**shared))
@@ -85,13 +86,13 @@ async def count_input(request: Request) -> Response:
 
 async def retrieve(request: Request) -> Response:
     """Answer with a stored response."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     return json_response((await service.responses.get(request.path_params["id"])).body)
 
 
 async def delete(request: Request) -> Response:
     """Delete a stored response. Its session stays; `DELETE /akashic/v1/sessions/…` removes that with its responses."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     name = request.path_params["id"]
     await service.responses.remove(name)
     return json_response({"id": name, "object": "response", "deleted": True})
@@ -99,7 +100,7 @@ async def delete(request: Request) -> Response:
 
 async def input_items(request: Request) -> Response:
     """Answer with the items that a stored response's request sent, newest first as OpenAI does unless asked otherwise."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     stored = await service.responses.get(request.path_params["id"])
     named = [_with_id(item, f"{stored.id}_{index}") for index, item in enumerate(stored.items)]
     if request.query_params.get("order", "desc") != "asc":

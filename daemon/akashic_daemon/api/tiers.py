@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.stream import EventStream, as_ours
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol.native import StoreReport
 from akashic_daemon.protocol.tiers import HintRequest, Prefetched, Pruned, PruneRequest
-from akashic_daemon.service import Service
 
 _PREFIX = "/akashic/v1"
 
@@ -30,11 +30,6 @@ def routes() -> list[Route]:
         Route(f"{session}/prefetch", prefetch, methods=["POST"]),
         Route(f"{session}/hint", hint, methods=["POST"]),
     ]
-
-
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
 
 
 def _one_line(
@@ -55,7 +50,7 @@ def _one_line(
 
 async def tiers(request: Request) -> Response:
     """Answer with TierReport."""
-    return json_response((await _service(request).upkeep.report()).model_dump())
+    return json_response((await service_of(request).upkeep.report()).model_dump())
 
 
 async def verify(request: Request) -> Response:
@@ -63,24 +58,24 @@ async def verify(request: Request) -> Response:
     fix = request.query_params.get("fix", "0")
     if fix not in ("0", "1"):
         raise BadRequest(f"fix is {fix!r}", hint="fix=1 mends, fix=0 only looks")
-    service = _service(request)
+    service = service_of(request)
     return _one_line(lambda: service.verify_store(fix=fix == "1"), StoreReport)
 
 
 async def prune(request: Request) -> Response:
     """Remove blocks, or say which would go."""
     body = parse(PruneRequest, await read_json(request))
-    service = _service(request)
+    service = service_of(request)
     return _one_line(lambda: service.prune(body), Pruned)
 
 
 async def prefetch(request: Request) -> Response:
     """Bring a session's KV into RAM."""
-    service, session = _service(request), request.path_params["session"]
+    service, session = service_of(request), request.path_params["session"]
     return _one_line(lambda: service.prefetch(session), Prefetched)
 
 
 async def hint(request: Request) -> Response:
     """Expect a session's next request."""
     body = parse(HintRequest, await read_json(request))
-    return json_response((await _service(request).hint(request.path_params["session"], body)).model_dump())
+    return json_response((await service_of(request).hint(request.path_params["session"], body)).model_dump())
