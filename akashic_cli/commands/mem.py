@@ -78,6 +78,9 @@ def search(
         int | None, typer.Option("--budget", min=1, help="Most tokens together; what doesn't fit is passed over.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say what each score is made of.")] = False,
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="Let memory's model (memory.compactor) put the best of 20 first.")
+    ] = False,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
@@ -91,12 +94,14 @@ def search(
 
     if not query.strip():
         raise UsageError("searching memory: the question is empty", hint='akashic mem search "where do I live?"')
-    request = SearchRequest(query=query, limit=limit, budget_tokens=budget, explain=explain or as_json)
+    request = SearchRequest(query=query, limit=limit, budget_tokens=budget, explain=explain or as_json, rerank=rerank)
     body = request.model_dump(exclude_none=True) | ({"namespaces": namespaces} if namespaces else {})
     client, _ = connect(autostart=not no_autostart)
     with client:
         found = SearchResult.model_validate(client.post("/memory/search", body))
     _show(as_json, found.model_dump(), lambda: print_found(found.found, explain=explain))
+    if found.note:
+        say(f"note: the order is memory's own: {found.note}")
     if not found.found and not as_json:
         say("memory holds nothing there; `akashic mem stats` shows what it holds")
 

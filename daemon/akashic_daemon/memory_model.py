@@ -11,7 +11,7 @@ from akashic_daemon.config import MemorySection
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import EngineError, NotFound
 from akashic_daemon.memory.asking import RemoteModel
-from akashic_daemon.memory.compactors import Compactor, Extractive, ModelCompactor, Reply
+from akashic_daemon.memory.compactors import Asked, Compactor, Extractive, ModelCompactor, Reply
 from akashic_daemon.memory.reconcile import EXTRACTIVE
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput
 from akashic_daemon.trajectory.message import Message, Role
@@ -60,13 +60,14 @@ class LocalModel:
         finally:
             with suppress(NotFound):  # it failed before anything of it was stored
                 await self._remove(session)
-        raise EngineError(f"asking {self.name} to compact memory: it ended without an answer")
+        raise EngineError(f"asking {self.name} about memory: it ended without an answer")
 
 
-def configured(settings: MemorySection, local: LocalModel) -> Compactor:
-    """Return the compactor that the settings ask for."""
+def configured(settings: MemorySection, local: LocalModel) -> tuple[Compactor, Asked | None]:
+    """Return the compactor that the settings ask for, and the model that it asks, if any."""
     if settings.compactor == EXTRACTIVE:
-        return Extractive()
-    if settings.compactor == "model":
-        return ModelCompactor(local)
-    return ModelCompactor(RemoteModel(settings.compactor, settings.compactor_model))
+        return Extractive(), None
+    model: Asked = local
+    if settings.compactor != "model":
+        model = RemoteModel(settings.compactor, settings.compactor_model)
+    return ModelCompactor(model), model

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from akashic_daemon.errors import AkashicError, StoreError
+from akashic_daemon.errors import AkashicError, BadRequest, StoreError
 from akashic_daemon.memory import cards, chunks, ingest, recall, transfer
 from akashic_daemon.memory.answers import (
     ChunkCard,
@@ -26,10 +26,11 @@ from akashic_daemon.memory.answers import (
     Selector,
     parse_reference,
 )
-from akashic_daemon.memory.compactors import Compactor, Extractive
+from akashic_daemon.memory.compactors import Asked, Compactor, Extractive
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.extents import open_extents
 from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.memory.rerank import Reranked, rerank
 from akashic_daemon.memory.selection import select
 from akashic_daemon.memory.worker import Worker
 from akashic_daemon.paths import Paths, ensure_private_dir
@@ -60,11 +61,13 @@ class MemoryService:
         *,
         clock: Clock | None = None,
         compactor: Compactor | None = None,
+        model: Asked | None = None,
         is_idle: Callable[[], bool] = lambda: True,
     ) -> None:
         self._paths = paths
         self._embedder = embedder
         self._clock = clock or SystemClock()
+        self._model = model
         self._thread = StoreThread()
         self._opening = asyncio.Lock()
         self._memory: Memory | None = None
@@ -143,9 +146,6 @@ class MemoryService:
             self.worker.wake()
         return Remembered(tuple(turn_ids), tuple(new_ids), recalled)
 
-    # -- out ---------------------------------------------------------------------------------------------------
-
-    async def search(
     @contextmanager
     def feeding(self) -> Iterator[None]:
         """Let upkeep wait while much comes in: both are done on the one thread, and what is written can't wait."""
@@ -155,6 +155,9 @@ class MemoryService:
         finally:
             self._feeding -= 1
 
+    # -- out ---------------------------------------------------------------------------------------------------
+
+    async def search(
         self,
         query: str,
         *,
@@ -179,6 +182,17 @@ class MemoryService:
         )  # fmt: skip
         self.worker.note_results(found)
         return found
+
+    async def rerank(self, query: str, found: Sequence[Found]) -> Reranked:
+        """Let the model that compacts memory say which of the first turns come first. Raises BadRequest without one."""
+        if self._model is None:
+            raise BadRequest(
+                "letting a model rank what memory found: no model is set for memory",
+                hint='set memory.compactor to "model" or a server\'s URL',
+            )
+        reranked = await rerank(self._model, query, found)
+        self.worker.model_tokens += reranked.tokens
+        return reranked
 
     async def recall(
         self,

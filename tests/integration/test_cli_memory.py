@@ -74,6 +74,11 @@ def test_what_was_added_is_found_with_its_score_explained(running: Path, capsys:
     assert best["event_at_s"] == parse_moment("2025-03-10")
 
 
+def test_ranking_by_a_model_needs_one(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mem", "search", "parrot", "--rerank"]) != 0
+    assert "memory.compactor" in capsys.readouterr().err
+
+
 def test_a_chunk_is_a_card_and_lists_can_be_narrowed(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (chunk,) = shown(capsys, "mem", "inspect")["chunks"]
     assert (chunk["state"], chunk["namespace"]) == ("open", "user")

@@ -1,4 +1,4 @@
-"""Models that a compactor can ask over HTTP: any server that speaks OpenAI's chat completions."""
+"""Models that memory can ask over HTTP: any server that speaks OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class RemoteModel:
             "max_tokens": max_tokens,
             "response_format": {
                 "type": "json_schema",
-                "json_schema": {"name": "facts", "strict": True, "schema": dict(schema)},
+                "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)},
             },
         }
-        doing = f"asking {self.name} to compact memory"
+        doing = f"asking {self.name} about memory"
         # No limit on reading: a model may think for long. Whoever asks has a limit for the whole.
         limits = httpx.Timeout(None, connect=_CONNECT_LIMIT_S)
         try:

@@ -146,11 +146,12 @@ _SYSTEM = (
 def question(task: Task) -> str:
     """Return what a model is asked about a chunk; its length is bounded by the chunk's and five short texts."""
     known = [other.text[:_RELATED_CHARS] for other in task.related]
-    lines = [f"{number}. {_date(turn)}{turn.speaker}: {turn.text}" for number, turn in enumerate(task.turns, 1)]
+    lines = [f"{number}. {dated(turn)}{turn.speaker}: {turn.text}" for number, turn in enumerate(task.turns, 1)]
     return "\n".join([*(["Known:", *known, ""] if known else []), "Turns:", *lines])
 
 
-def _date(turn: Turn) -> str:
+def dated(turn: Turn) -> str:
+    """Return the day on which a turn was said, in brackets; nothing when that isn't known."""
     return "" if turn.event_at_s is None else time.strftime("[%Y-%m-%d] ", time.gmtime(turn.event_at_s))
 
 
@@ -208,7 +209,7 @@ def _is_grounded(fact: _Fact, cited: Sequence[Turn]) -> bool:
     """Tell if most of a fact's words, and all of its numbers and the like, stand in what it names."""
     if len(fact.text) > _MOST_FACT_CHARS:
         return False
-    said = " ".join(f"{_date(turn)}{turn.speaker} {turn.text}" for turn in cited)
+    said = " ".join(f"{dated(turn)}{turn.speaker} {turn.text}" for turn in cited)
     if not all(precise.rstrip(".:/-") in said for precise in _PRECISE.findall(fact.text)):
         return False
     own = set(terms(fact.text))

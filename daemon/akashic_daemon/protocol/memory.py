@@ -101,7 +101,10 @@ class TurnView(Wire):
 
 
 class SearchRequest(_Asked):
-    """A question. namespaces: all when absent. now_s: what was said later isn't found."""
+    """A question. namespaces: all when absent. now_s: what was said later isn't found, and "last week" counts from it.
+
+    rerank: the model that compacts memory says which of the first 20 come first.
+    """
 
     query: str = Field(max_length=100_000)
     namespaces: list[Namespace] | None = Field(None, max_length=64)
@@ -109,12 +112,15 @@ class SearchRequest(_Asked):
     budget_tokens: int | None = Field(None, ge=1, le=MOST_BUDGET_TOKENS)
     now_s: float | None = Field(None, ge=-1e11, le=1e11)
     explain: bool = False
+    rerank: bool = False
 
 
 class SearchResult(Wire):
-    """What fits, the best first."""
+    """What fits, the best first. note: why a model had no say in it, though it was asked; tokens: what it read and wrote."""
 
     found: list[TurnView] = Field(default_factory=list)
+    note: str = ""
+    model_tokens: int = 0
 
 
 class ChunkSummary(Wire):
