@@ -102,8 +102,9 @@ class Service:
         local = LocalModel(
             self._ask, self.remove_session, lambda: self._config.memory.compactor_model or self._host.loaded
         )
+        compactor, asked = configured(self._config.memory, local)
         self.memory = MemoryService(
-            paths, self.embeddings.embedder, compactor=configured(self._config.memory, local), is_idle=self._is_idle
+            paths, self.embeddings.embedder, compactor=compactor, model=asked, is_idle=self._is_idle
         )
         self.memory_watch = MemoryWatch(self.memory)
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
