@@ -137,10 +137,10 @@ def test_recall_on_locomos_half_is_not_lost_again() -> None:
     (recalled,) = suites["recall"]["rows"]
     assert recalled["evidence"] >= 0.78
     assert recalled["false_recall"] <= 0.08
-    assert ours["recall"]["5"] >= 0.69
-    assert ours["recall"]["10"] >= 0.77
-    assert ours["recall"]["20"] >= 0.83
-    assert ours["recall_within_tokens"]["1000"] >= 0.84
+    assert ours["recall"]["5"] >= 0.72
+    assert ours["recall"]["10"] >= 0.80
+    assert ours["recall"]["20"] >= 0.86
+    assert ours["recall_within_tokens"]["1000"] >= 0.87
     assert all(ours["recall"][depth] > row["recall"][depth] for row in plainer for depth in ours["recall"])
 
 
