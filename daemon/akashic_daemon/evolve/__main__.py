@@ -20,7 +20,17 @@ from akashic_daemon.evolve.drafts import Draft
 from akashic_daemon.evolve.history import History, history_of
 from akashic_daemon.evolve.judge import Prices
 from akashic_daemon.evolve.proposer import ModelProposer
-from akashic_daemon.evolve.report import BASELINE, COMPANION, Scores, candidates, choose, held_out, policy_file, verdict
+from akashic_daemon.evolve.report import (
+    BASELINE,
+    COMPANION,
+    Scores,
+    candidates,
+    choose,
+    held_out,
+    policy_file,
+    readable,
+    verdict,
+)
 from akashic_daemon.evolve.search import Search
 from akashic_daemon.evolve.split import split
 from akashic_daemon.fidelity.turns import Run, read_runs
@@ -215,42 +225,44 @@ def _chosen_by_model(
 ) -> tuple[str | None, str, Scores | None]:
     """Return the model's name, the policy that it chose, and its figures of that one on the held-out runs.
 
-    All candidates are read on the runs that are chosen by, on the others just the chosen one and what it is compared with:
-    reading is what takes the time. Runs for which no time is left are left out and told of.
+    Evolved candidates and two hand-made ones are read on the runs that are chosen by, on the others just the chosen one and
+    what it is compared with: reading is what takes the time. Half of it is kept for the others; what there is no time for
+    is left out and told of.
     """
     from akashic_daemon.fidelity.opening import known_model, open_engine
     from akashic_daemon.fidelity.policies import PolicyScorer
 
     settings = load(find_paths().config_file)
-    policies = {name: parse_policy(draft.source) for name, draft in drafts.items() if name != "none"}
+    read = readable(drafts)
+    policies = {name: parse_policy(drafts[name].source) for name in read}
     with closing(open_engine(known_model(options.model, settings), settings)) as engine:
         tell({"scoring": engine.model.name, "of": len(parts["watch"]) + len(parts["held_out"])})
         scorer = PolicyScorer(engine, policies, options.quality_turns, tell)
-        watched = _scored(scorer, parts["watch"], deadline_s)
+        watched = _scored(scorer, parts["watch"], (time.monotonic() + deadline_s) / 2)
         if not watched:
             tell({"note": "the time ended before a model had read any run: chosen by needed words"})
             return None, choose(search, drafts, None), None
-        chosen = choose(search, drafts, watched)
+        chosen = choose(search, {name: drafts[name] for name in (*read, "none") if name in drafts}, watched)
         scorer.policies = {name: policies[name] for name in policies if name in {chosen, BASELINE, COMPANION}}
         held = _scored(scorer, parts["held_out"], deadline_s)
+    if len(watched) < len(parts["watch"]):
+        tell({"note": f"a model chose by {len(watched)} of {len(parts['watch'])} runs: the time ended"})
     if len(held) < len(parts["held_out"]):
         tell({"note": f"a model read {len(held)} of {len(parts['held_out'])} held-out runs before the time ended"})
     return engine.model.name, chosen, held or None
 
 
 def _scored(scorer: PolicyScorer, runs: list[Run], deadline_s: float) -> Scores:
-    """Return a model's figures of the runs that there is time for; a run that takes longer than is left isn't begun."""
+    """Return a model's figures of the runs that there is time for, short ones first; of the last one perhaps few answers."""
     found: dict[str, Any] = {}
-    slowest_s = 0.0
+    scorer.is_over = lambda: time.monotonic() > deadline_s
     for run in sorted(runs, key=lambda run: sum(len(m.content) for m in run.messages)):
-        began_s = time.monotonic()
-        if began_s + slowest_s > deadline_s:
+        if scorer.is_over():
             break
         try:
             found |= _with_none(scorer.score([run])["runs"])
         except BadRequest:
             tell({"note": f"{run.name}: no answer fits the model's window"})
-        slowest_s = max(slowest_s, time.monotonic() - began_s)
     return found
 
 

@@ -37,6 +37,12 @@ def candidates(search: Search) -> dict[str, Draft]:
     return {**hand_made(), **{f"evolved-{n + 1}": judged.draft for n, judged in enumerate(shown)}}
 
 
+def readable(drafts: Mapping[str, Draft]) -> list[str]:
+    """Return which policies a model reads: the evolved ones, and of hand-made ones those that they are compared with."""
+    hand = hand_made()
+    return [name for name in drafts if name in (BASELINE, COMPANION) or name not in hand]
+
+
 def _loses_no_more(judged: Judged, base: Judged) -> bool:
     """Tell if a policy keeps what answers need about as well as the baseline, on the runs that are chosen by."""
     return all(

@@ -51,12 +51,13 @@ class Sum:
 
 @dataclass(slots=True)
 class PolicyScorer:
-    """Scores policies with one engine. most_turns: answers of a run that are read."""
+    """Scores policies with one engine. most_turns: answers of a run that are read; fewer when `is_over` says so meanwhile."""
 
     engine: ReadableEngine
     policies: Mapping[str, Policy]
     most_turns: int
     tell: Tell
+    is_over: Callable[[], bool] = lambda: False
 
     def score(self, runs: Sequence[Run]) -> dict[str, Any]:
         """Return figures by run and policy, the full history among them. Raises BadRequest when no answer fits."""
@@ -81,6 +82,9 @@ class PolicyScorer:
         longest = max(len(turn.layout.tokens) for turn in turns)
         reader = LogitsReader(self.engine, (1 + len(self.policies)) * longest + 2 * PIECE_TOKENS)
         for turn in turns:
+            # All policies have read the same answers at any time, so what is known so far is comparable.
+            if sums[FULL].tokens and self.is_over():
+                break
             paths = {FULL: Path(turn.layout.tokens)} | {
                 name: compile_ops(turn.layout, rules=policy.bound(window)).path
                 for name, policy in self.policies.items()
