@@ -150,6 +150,29 @@ def _decode(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     return measures, result
 
 
+def _torch(what: str) -> Callable[[Inputs, Target | None, Progress], Found]:
+    def run(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
+        from akashic_cli.bench import torch_suites
+
+        seen = [0]
+
+        def told(news: dict[str, Any]) -> None:
+            seen[0] += "row" in news
+            progress(1 - 0.8 ** seen[0])
+
+        model = inputs.model if what == "decode" else None
+        result = torch_suites.measure(what, model, told, full=inputs.is_full)
+        return torch_suites.measures(result), result
+
+    return run
+
+
+def _needs_torch(_inputs: Inputs) -> str:
+    from importlib.util import find_spec
+
+    return "" if find_spec("torch") is not None else "it needs torch: pip install 'akashic-cli[gpu]'"
+
+
 def _fidelity(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     from tempfile import TemporaryDirectory
 
@@ -298,6 +321,8 @@ SUITES = {
     suite.name: suite
     for suite in (
         Suite("decode", "decode and prefill of the engine, and the planner's error", (60, 240), _decode),
+        Suite("kernels", "the torch engine's kernels against their ceilings", (40, 120), _torch("kernels"), _needs_torch),
+        Suite("torch-decode", "decoding on the torch engine", (90, 400), _torch("decode"), _needs_torch),
         Suite("replay", "agents one after another: first token, tokens computed", (60, 900), _replay, takes_peers=True),
         Suite("serve", "agents at the same time: throughput, first token", (60, 600), _serve, takes_peers=True),
         Suite("agents", "policies under a load of agents: cost, latency, rate", (90, 3600), _agents, takes_peers=True),

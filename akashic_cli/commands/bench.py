@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from akashic_cli.commands import bench_agents, bench_plan, bench_run
+from akashic_cli.commands import bench_agents, bench_plan, bench_run, bench_torch
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 if TYPE_CHECKING:
@@ -286,6 +286,8 @@ def memory(
 
 app.command()(bench_agents.agents)
 app.command()(bench_plan.plan)
+app.command()(bench_torch.kernels)
+app.command()(bench_torch.decode)
 app.command("list")(bench_run.list_suites)
 app.command()(bench_run.run)
 app.command()(bench_run.history)

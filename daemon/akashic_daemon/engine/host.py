@@ -48,7 +48,7 @@ def configured_engines(config: Config, digests: Path | None = None) -> EngineFac
 
     def make(name: str, path: Path) -> Engine:
         if engine_of(config, path) == "torch":
-            return _torch_engine(config, name, path, digests)
+            return torch_engine(config, name, path, digests)
         return _llama_cpp_engine(config, name, path, digests)
 
     return make
@@ -89,7 +89,8 @@ def _llama_cpp_engine(config: Config, name: str, path: Path, digests: Path | Non
     )
 
 
-def _torch_engine(config: Config, name: str, path: Path, digests: Path | None) -> Engine:
+def torch_engine(config: Config, name: str, path: Path, digests: Path | None = None) -> Engine:
+    """Load a model on the torch engine, whatever `model.engine` says."""
     try:
         from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
     except ImportError as error:

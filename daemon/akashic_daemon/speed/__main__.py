@@ -1,4 +1,4 @@
-"""`python -m akashic_daemon.speed`: time this machine, or its engine, and tell on stdout, a JSON object a line.
+"""`python -m akashic_daemon.speed`: time this machine, its engine or its kernels, and tell on stdout, a JSON object a line.
 
 Lines: {"points"} at the start and {"point"} for each that was timed, {"note"} meanwhile, {"result"} or {"error"} at the end.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from akashic_daemon.config import load
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, Unsupported
 from akashic_daemon.fidelity.opening import known_model, open_engine
 from akashic_daemon.paths import ensure_private_dir, find_paths
 from akashic_daemon.speed.points import FULL, QUICK, time_points
@@ -27,11 +27,17 @@ def main(argv: list[str] | None = None) -> int:
     """Measure as the arguments say; return the exit code."""
     parser = argparse.ArgumentParser(prog="akashic_daemon.speed", description=__doc__)
     parser.add_argument("--probe", action="store_true", help="measure memory, cores and disk alone")
+    parser.add_argument(
+        "--torch", choices=("kernels", "decode"), help="measure kernels, or decoding, of the torch engine"
+    )
     parser.add_argument("--full", action="store_true", help="more and longer points")
     parser.add_argument("--model")
     options = parser.parse_args(argv)
     try:
-        _tell({"result": _machine() if options.probe else _engine(options.model, full=options.full)})
+        if options.torch:
+            _tell({"result": _torch(options.torch, options.model, full=options.full)})
+        else:
+            _tell({"result": _machine() if options.probe else _engine(options.model, full=options.full)})
     except AkashicError as error:
         _tell({"error": error.to_wire()})
         return error.exit_code
@@ -66,6 +72,40 @@ def _engine(model: str | None, *, full: bool) -> dict[str, Any]:
         result |= {"model": engine.model.name, "path": engine.model.path, "points": timed}
         result["kv_format"] = settings.config.model.kv_type
     return result
+
+
+def _torch(what: str, model: str | None, *, full: bool) -> dict[str, Any]:
+    """Measure the torch engine; without a GPU, what serves CPU tensors, and say so."""
+    try:
+        import torch
+
+        from akashic_daemon.speed.torch_decode import time_decode
+        from akashic_daemon.speed.torch_kernels import time_kernels
+    except ImportError as error:
+        raise Unsupported(
+            f"measuring {what} of the torch engine needs {error.name}, which isn't installed",
+            hint="pip install 'akashic-cli[gpu]'",
+        ) from error
+    settings = load(find_paths().config_file)
+    on_gpu = torch.cuda.is_available() and settings.config.model.gpu_layers != 0
+    device = torch.device("cuda" if on_gpu else "cpu")
+    if not on_gpu:
+        _tell({"note": f"no CUDA device is used: these are the references for CPUs ({what} on a GPU stays unmeasured)"})
+    rows = []
+    found = known_model(model, settings) if what == "decode" else None
+    timed = time_decode(found, settings, full=full) if found is not None else time_kernels(device, full=full)
+    with torch.inference_mode():
+        for row in timed:
+            rows.append(row)
+            _tell({"row": row})
+    name = torch.cuda.get_device_name() if on_gpu else "CPU"
+    return {
+        "suite": what,
+        "device": name,
+        "torch": torch.__version__,
+        "model": found.name if found else "",
+        "rows": rows,
+    }
 
 
 if __name__ == "__main__":

@@ -101,6 +101,12 @@ class TorchEngine:
         """The cells, for tests and measurements."""
         return self._kv
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the weights that each step reads: all but the embedding, of which it reads a row a token."""
+        weights = self._model.weights
+        return weights.nbytes - (0 if weights.head is weights.embedding else weights.embedding.nbytes)
+
     # -- text --------------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:

@@ -1,0 +1,92 @@
+"""`bench kernels` and `bench decode`: what they measure without a GPU, what they say of that, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from akashic_cli.bench import torch_suites
+from akashic_cli.bench.suites import SUITES, Inputs
+
+ROWS = [
+    {"what": "copy on the device", "value": 4260.0, "unit": "GB/s", "ceiling": "", "of_ceiling": None},
+    {"what": "paged_decode, 32,768 tokens", "value": 50.0, "unit": "us", "ceiling": "SDPA", "of_ceiling": 0.97},
+    {"what": "paged_decode, 32,768 tokens", "value": 50.0, "unit": "us", "ceiling": "copy", "of_ceiling": 0.63},
+]
+RESULT: dict[str, Any] = {"suite": "kernels", "device": "a GPU", "torch": "2", "model": "", "rows": ROWS}
+
+
+def test_each_figure_stands_beside_its_ceiling() -> None:
+    assert torch_suites.table_rows(RESULT) == [
+        ("copy on the device", "4,260.0 GB/s", "-", "-"),
+        ("paged_decode, 32,768 tokens", "50.0 us", "SDPA", "0.97"),
+        ("paged_decode, 32,768 tokens", "50.0 us", "copy", "0.63"),
+    ]
+
+
+def test_measures_have_names_of_their_own_and_are_compared_by_shares() -> None:
+    found = torch_suites.measures(RESULT)
+    assert [(m.name, m.value, m.better) for m in found] == [
+        ("copy on the device", 4260.0, "higher"),
+        ("paged_decode, 32,768 tokens against SDPA", 0.97, "higher"),
+        ("paged_decode, 32,768 tokens against copy", 0.63, "higher"),
+    ]
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    torch_suites.plot(RESULT, tmp_path / "it.png")
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_suite_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in ("kernels", "torch-decode"):
+        assert "akashic-cli[gpu]" in SUITES[name].needs(Inputs())
+
+
+def test_without_a_gpu_the_references_are_timed_and_that_is_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    from akashic_daemon.speed import __main__ as speed
+    from akashic_daemon.speed import stopwatch, torch_kernels
+
+    monkeypatch.setenv("AKASHIC_HOME", str(home))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(stopwatch, "_REPEATS_CPU", 1)
+    monkeypatch.setattr(torch_kernels, "points", lambda device, full: ([130], [20]))
+    assert speed.main(["--torch", "kernels"]) == 0
+    news = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "no CUDA device" in news[0]["note"]
+    result = news[-1]["result"]
+    assert result["device"] == "CPU"
+    assert [row["what"] for row in result["rows"]] == [
+        "copy on the device", "paged_decode, 130 tokens", "paged_decode, 130 tokens", "sparse decode, 32 of 2 pages",
+        "segment_prefill, 20 tokens",
+    ]  # fmt: skip
+    assert all(row["value"] > 0 for row in result["rows"])
+
+
+def test_decoding_is_timed_against_the_memorys_speed(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("gguf")
+    from akashic_daemon.speed import __main__ as speed
+    from akashic_daemon.speed import stopwatch, torch_decode
+    from tiny_gguf import write_tiny_gguf
+
+    file = write_tiny_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setenv("AKASHIC_HOME", str(home))
+    monkeypatch.setattr(stopwatch, "_REPEATS_CPU", 1)
+    monkeypatch.setattr(torch_decode, "contexts", lambda engine, full: [40])
+    assert speed.main(["--torch", "decode", "--model", str(file)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])["result"]
+    assert [(row["what"], row["ceiling"]) for row in result["rows"]][1:] == [
+        ("decode at 40 tokens", "weights and KV at copy's speed")
+    ]
+    assert 0 < result["rows"][1]["of_ceiling"] < 1
