@@ -360,11 +360,11 @@ class LlamaCppEngine:
                     self._remove(item.sequence, item.start, -1)
         finally:
             self._cells.settle()
-        single = all(len(item.tokens) == 1 for item in batch)
-        self._threads.observe(time.monotonic() - started_s, single_tokens=single)
         if code != 0:
             reason = {1: "no KV cell is free", 2: "it was aborted"}.get(code, f"llama_decode returned {code}")
             raise EngineError(f"computing {self._batch.native.n_tokens} tokens: {reason}; {library.last_errors()}")
+        single = all(len(item.tokens) == 1 for item in batch)
+        self._threads.observe(time.monotonic() - started_s, single_tokens=single)
 
     def interrupt(self) -> None:
         """See `Interruptible`."""
