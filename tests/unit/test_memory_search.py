@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from akashic_daemon.memory.index import NamespaceIndex, signs_of
 from akashic_daemon.memory.meaning import TokenWeights
 from akashic_daemon.memory.memory import LONGEST_TURN, Memory, Said
 from akashic_daemon.memory.postings import Postings
+from akashic_daemon.store.memory.rows import EmbedderState
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
 from hashed_words import HashedWords
@@ -35,6 +37,12 @@ def said(*texts: str, speaker: str = "Ann") -> list[Said]:
 
 def reopened(memory: Memory) -> Memory:
     return Memory(memory.store, HashedWords())
+
+
+def weights_of(memory: Memory) -> TokenWeights:
+    """Return the weights that a namespace's next question is embedded by."""
+    memory.index("user")
+    return memory._weights["user"]
 
 
 FACTS = ("the parrot eats mangoes", "rent is due on Monday", "the bicycle has a flat tyre", "coffee is out again")
@@ -70,8 +78,7 @@ def test_vectors_are_those_of_the_stored_texts(memory: Memory) -> None:
     stored = [memory.store.turns([i])[i].text for i in ids]
     assert stored == [texts[0], "half a \ufffd pair", FACTS[1]]
     rows = memory.store.index_rows("user", "hashed")
-    state = TokenWeights(HashedWords(), memory.store.embedder_state("user", "hashed"))
-    expected = state.embed(HashedWords().token_ids(stored))
+    expected = weights_of(memory).embed(HashedWords().token_ids(stored))
     kept = [np.frombuffer(row.vector or b"", "<f2") for row in rows[-3:]]
     assert np.allclose(np.stack(kept), expected, atol=1e-2)
 
@@ -122,14 +129,57 @@ def test_what_is_forgotten_is_found_no_more(memory: Memory) -> None:
 
 def test_counts_of_tokens_know_nothing_of_what_is_forgotten(memory: Memory) -> None:
     memory.add("user", "s1", said(*FACTS[1:]))
-    before = memory.store.embedder_state("user", "hashed")
+    before = weights_of(memory).weights
     (gone,) = memory.add("user", "s2", said(FACTS[0])).new_ids
-    assert memory.store.embedder_state("user", "hashed") != before
+    assert (weights_of(memory).weights != before).any()
     memory.forget([gone])
-    after = memory.store.embedder_state("user", "hashed")
-    assert before is not None
-    assert after is not None
-    assert after.body == before.body
+    assert (weights_of(memory).weights == before).all()
+    state = memory.store.embedder_state("user", "hashed")
+    assert state is not None
+    assert (TokenWeights(HashedWords(), state).weights == before).all()
+
+
+def states_written(memory: Memory) -> list[int]:
+    """Note the size of each of the embedder's states that is written from now on."""
+    sizes: list[int] = []
+    put = memory.store.put_vectors
+
+    def noting(embedder: str, vectors: Iterable[tuple[int, bytes]], state: EmbedderState | None = None) -> None:
+        sizes.extend([] if state is None else [len(state.body)])
+        put(embedder, vectors, state)
+
+    memory.store.put_vectors = noting  # type: ignore[method-assign]
+    return sizes
+
+
+def test_counts_are_not_written_with_each_turn_and_what_came_since_is_counted_at_the_next_start(memory: Memory) -> None:
+    memory.add("user", "s", said(*(f"{fact} {n}" for n in range(250) for fact in FACTS)))
+    sizes = states_written(memory)
+    for number in range(600):
+        memory.add("user", f"s{number}", said(f"stork {number} came by"))
+        if number in (5, 511, 599):
+            known = weights_of(memory)
+            again = weights_of(reopened(memory))
+            assert (again.weights == known.weights).all()
+            assert again.counted_id == known.counted_id
+    assert len(sizes) == 1
+    last = reopened(memory)
+    (gone,) = last.add("user", "late", said("a heron came by")).new_ids
+    last.forget([gone])
+    assert (weights_of(reopened(memory)).weights == weights_of(memory).weights).all()
+
+
+def test_counts_as_older_versions_kept_them_are_read(memory: Memory) -> None:
+    memory.add("user", "s", said(*(f"{fact} {n}" for n in range(4) for fact in FACTS)))
+    before = weights_of(memory).weights
+    state = memory.store.embedder_state("user", "hashed")
+    assert state is not None
+    older = replace(state, body=state.body[:4] + state.body[16:])
+    memory.store.put_vectors("hashed", [], older)
+    again = reopened(memory)
+    assert (weights_of(again).weights == before).all()
+    again.add("user", "late", said("a heron came by"))
+    assert (weights_of(reopened(memory)).weights == weights_of(again).weights).all()
 
 
 @pytest.mark.parametrize("between", [" ", "\n", "", "\ud83c"])

@@ -18,7 +18,7 @@ from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.extents import ChunkExtents
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
-from akashic_daemon.store.memory.rows import Added, Forgotten, NewTurn, Turn, storable
+from akashic_daemon.store.memory.rows import Added, Forgotten, IndexRow, NewTurn, Turn, storable
 from akashic_daemon.store.memory.store import MemoryStore
 
 _MOST_SPANS = 128
@@ -181,18 +181,31 @@ class Memory:
             self._weights[namespace] = TokenWeights(self._embedder, self.store.embedder_state(namespace, name))
         weights = self._weights[namespace]
         rows = self.store.index_rows(namespace, name, after_id=index.last_turn_id)
+        if weights.counted_id is None:
+            weights.counted_id = rows[-1].turn_id if rows else 0
         for start in range(0, len(rows), _EMBED_BATCH):
             batch = rows[start : start + _EMBED_BATCH]
+            self._recount(weights, batch)
             missing = [row.turn_id for row in batch if row.vector is None]
             if missing:
                 made = self._embed(weights, missing, are_new=True, texts=texts)
                 bodies = dict(zip(missing, (body.tobytes() for body in made.astype("<f2")), strict=True))
-                self.store.put_vectors(name, bodies.items(), weights.state(namespace))
+                weights.counted_id = max(weights.counted_id, batch[-1].turn_id)
+                self.store.put_vectors(name, bodies.items(), weights.state(namespace) if weights.is_to_keep else None)
                 batch = [replace(row, vector=bodies.get(row.turn_id, row.vector)) for row in batch]
             vectors = np.stack([np.frombuffer(row.vector or b"", "<f2") for row in batch]).astype(np.float32)
             index.append(batch, vectors)
         if rows and weights.is_stale:
             self._embed_anew(namespace, index, weights)
+
+    def _recount(self, weights: TokenWeights, rows: Sequence[IndexRow]) -> None:
+        """Count the turns that have vectors, but came after the counts were kept last."""
+        assert weights.counted_id is not None
+        ids = [row.turn_id for row in rows if row.vector is not None and row.turn_id > weights.counted_id]
+        if ids:
+            turns = self.store.turns(ids)
+            weights.count(self._embedder.token_ids([turns[turn_id].text for turn_id in ids]))
+            weights.counted_id = ids[-1]
 
     def _uncount(self, namespace: str, texts: Sequence[str]) -> None:
         """Let the token counts know nothing of texts that go; which words were said can be read from counts."""

@@ -10,16 +10,15 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 from akashic_daemon.memory.watch import TAIL_BYTES, tail_digest
 from akashic_daemon.store.memory.marks import WatchMark
 
-_OPENERS: Mapping[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-SUFFIXES = frozenset(_OPENERS)
+SUFFIXES = (".gz", ".bz2", ".xz")
 _PIECE_BYTES = 1 << 20
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -39,7 +38,7 @@ def found_packed(path: Path, mark: WatchMark) -> Packed | None:
     """
     for beside in _packed_beside(path):
         try:
-            with _OPENERS[beside.suffix](beside) as file:
+            with _opened(beside) as file:
                 length = _length_if_it_is(_pieces(file), mark)
         except _BROKEN:
             continue  # another's, or not whole yet
@@ -56,7 +55,13 @@ def _packed_beside(path: Path) -> list[Path]:
         return []
 
 
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+def _opened(path: Path) -> BufferedIOBase:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(path)
+    return bz2.BZ2File(path) if path.suffix == ".bz2" else lzma.LZMAFile(path)
+
+
+def _pieces(file: BufferedIOBase) -> Iterator[bytes]:
     while piece := file.read(_PIECE_BYTES):
         yield piece
 
