@@ -29,7 +29,7 @@ from akashic_kernels.rope.reference import rotate
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE = 32, 8, 128, 128
 GROUP = Q_HEADS // KV_HEADS
 TOP_K, SINK, RECENT = 32, 1, 1
-SPARSE_SPLITS = 17
+SPARSE_SPLITS = 32
 DENSE_SHAPES = [
     decode_api.LaunchShape(*shape)
     for shape in ((64, 2, 4), (64, 3, 4), (64, 4, 4), (64, 6, 4), (128, 2, 4), (128, 3, 4), (64, 3, 8), (128, 3, 8))

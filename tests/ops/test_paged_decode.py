@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from akashic_kernels.paged_decode import DecodeWorkspace, make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.paged_decode.api import MERGE_ELEMENTS
 from kernel_bounds import assert_within_bound, poisoned
 from paged_kv import PagedKv, ViewTuple, attention_of
 
@@ -130,6 +131,13 @@ def test_a_row_alone_is_bit_for_bit_the_row_in_a_batch(device: str) -> None:
             backend="triton",
         )
         assert torch.equal(alone[0], together[row])
+
+
+def test_a_merge_in_several_rounds_keeps_the_bound(device: str) -> None:
+    kv = PagedKv([_full(3, last=5), []], [37, 0], head_dim=256, q_heads=16, kv_heads=1, device=device)
+    splits = 9
+    assert splits > MERGE_ELEMENTS // (16 * 256)
+    _check(kv, splits)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 5, 17])

@@ -116,20 +116,17 @@ def _threshold(key, top_k, eligible):
     high = high.to(tl.int64) + 1
     # Each step counts against three thresholds at once: a count of the whole block costs more than comparing.
     while (high - low > 1) & (reached != wanted):
-        first = low + ((high - low) >> 2)
-        second = low + ((high - low) >> 1)
-        third = low + ((3 * (high - low)) >> 2)
-        reaches = (key >= first.to(tl.int32)).to(tl.int64)
-        reaches += (key >= second.to(tl.int32)).to(tl.int64) << 20
-        reaches += (key >= third.to(tl.int32)).to(tl.int64) << 40
+        # Each step counts against two thresholds at once, in halves of one number: the GPU sums 32 bits of a warp in one
+        # instruction.
+        first = low + (high - low) // 3
+        second = low + (2 * (high - low)) // 3
+        reaches = (key >= first.to(tl.int32)).to(tl.int32) + ((key >= second.to(tl.int32)).to(tl.int32) << 16)
         counts = tl.sum(tl.where(eligible, reaches, 0), 0)
-        of_first = (counts & 0xFFFFF).to(tl.int32)
-        of_second = ((counts >> 20) & 0xFFFFF).to(tl.int32)
-        of_third = (counts >> 40).to(tl.int32)
-        up3, up2, up1 = of_third >= wanted, of_second >= wanted, of_first >= wanted
-        high = tl.where(up3, high, tl.where(up2, third, tl.where(up1, second, first)))
-        low = tl.where(up3, third, tl.where(up2, second, tl.where(up1, first, low)))
-        reached = tl.where(up3, of_third, tl.where(up2, of_second, tl.where(up1, of_first, reached)))
+        of_first, of_second = counts & 0xFFFF, (counts >> 16) & 0xFFFF
+        up1, up2 = of_first >= wanted, of_second >= wanted
+        high = tl.where(up2, high, tl.where(up1, second, first))
+        low = tl.where(up2, second, tl.where(up1, first, low))
+        reached = tl.where(up2, of_second, tl.where(up1, of_first, reached))
     return low.to(tl.int32), reached, wanted
 
 
@@ -218,7 +215,8 @@ def block_select_kernel(
 ):
     """Score BLOCK views of one row for one KV head; the last program of the row and head chooses."""
     if OVERLAP:
-        # The launch that follows may begin; what it needs of this one it waits for.
+        # The launch that follows may begin; what it needs of this one it waits for. This one is launched plainly, so all
+        # before it have ended.
         gdc_launch_dependents()
     part = tl.program_id(0)
     head = tl.program_id(1)

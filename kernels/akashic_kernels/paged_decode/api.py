@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 KERNEL = "paged_decode"
 _LOG2_E = 1.4426950408889634
+# Elements of partial results that a program merges at a time: 128 registers a thread.
+MERGE_ELEMENTS = 16384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +47,7 @@ def make_workspace(
     group = q_heads // kv_heads
     return DecodeWorkspace(
         torch.empty(batch, kv_heads, splits, group, head_dim, dtype=torch.float32, device=device),
-        torch.empty(batch, kv_heads, splits, group, dtype=torch.float32, device=device),
+        torch.empty(batch, kv_heads, splits, group, _power_of_two(head_dim) // 2, dtype=torch.float32, device=device),
         torch.zeros(batch, kv_heads, dtype=torch.int32, device=device),
     )
 
@@ -210,7 +212,7 @@ def _launch(
             HEAD_DIM=head_dim, HEAD_BLOCK=head_block, ROTARY=rope.rotary_dim,
             INTERLEAVED=rope.layout == "interleaved", PAGE=page_size, TILE=shape.tile,
             SPLITS_BLOCK=_power_of_two(splits),
-            MERGE_CHUNK=max(1, min(_power_of_two(splits), 8192 // (merge_rows * head_block))),
+            MERGE_CHUNK=max(1, min(_power_of_two(splits), MERGE_ELEMENTS // (merge_rows * head_block))),
             SELECTED=selected, QUANTISED=k_scale is not None, PRECISE=precise,
             STAGES=shape.stages, AFTER_CHOICE=after_choice, num_warps=shape.warps,
             maxnreg=shape.registers, **({"launch_pdl": True} if after_choice else {}),
@@ -247,7 +249,9 @@ def _default_splits(lists: int, device: torch.device) -> int:
     if device.type != "cuda":
         return 4
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(validation.SPLITS_MOST, round(2 * processors / lists)))
+    splits = max(1, min(validation.SPLITS_MOST, round(2 * processors / lists)))
+    # A few programs less than fit, where that saves the merge a round of loads.
+    return splits - splits % 32 if splits % 32 <= splits // 16 else splits
 
 
 def _power_of_two(n: int) -> int:

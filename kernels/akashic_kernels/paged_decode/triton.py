@@ -48,39 +48,40 @@ def _merge_splits(
     partial,
     partial_lse,
     splits,
-    group,
-    d,
     GROUP: tl.constexpr,
+    MERGE_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_BLOCK: tl.constexpr,
-    MERGE_ROWS: tl.constexpr,
-    SPLITS_BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Give the weighted sum [MERGE_ROWS, HEAD_BLOCK] of all splits and its log2 sum; partial results come from L2."""
-    s = tl.arange(0, SPLITS_BLOCK)
-    exists = (s[:, None] < splits) & (group[None, :] < GROUP)
-    lse = tl.load(partial_lse + s[:, None] * GROUP + group[None, :], mask=exists, other=LOWEST, cache_modifier=".cg")
-    top = tl.max(lse, 0)
-    total = tl.sum(tl.where(exists, tl.exp2(lse - top[None, :]), 0.0), 0)
-    chunk = tl.arange(0, CHUNK)
-    acc = tl.zeros([CHUNK, MERGE_ROWS, HEAD_BLOCK], tl.float32)
+    """Give the weighted sum [HEAD_BLOCK / 4, MERGE_ROWS, 4] of all splits and its log2 sum [HEAD_BLOCK / 4, MERGE_ROWS].
+
+    A thread adds up its own four elements of all splits, CHUNK loads at a time, and exchanges nothing. The arrival acquired
+    what the splits wrote, so plain loads see it; the compiler would wait for each load past the L1 before the next.
+    """
+    four = tl.arange(0, HEAD_BLOCK // 4)[:, None]
+    row = tl.arange(0, MERGE_ROWS)[None, :]
+    top = tl.full([HEAD_BLOCK // 4, MERGE_ROWS], LOWEST, tl.float32)
+    total = tl.zeros_like(top)
+    acc = tl.zeros([HEAD_BLOCK // 4, MERGE_ROWS, 4], tl.float32)
+    dim = (4 * four)[:, :, None, None] + tl.arange(0, 4)[None, None, None, :]
+    # Splits stand in a middle dimension, which a thread then holds whole: Triton 3.6 gives the others to its threads.
     for first in range(0, splits, CHUNK):
-        at = first + chunk
-        row_ok = (at[:, None] < splits) & (group[None, :] < GROUP)
-        place = at[:, None] * GROUP + group[None, :]
-        weight = tl.load(partial_lse + place, mask=row_ok, other=LOWEST, cache_modifier=".cg")
-        weight = tl.where(row_ok, tl.exp2(weight - top[None, :]), 0.0)
-        part = tl.load(
-            partial + place[:, :, None] * HEAD_DIM + d[None, None, :],
-            mask=row_ok[:, :, None] & (d[None, None, :] < HEAD_DIM),
-            other=0.0,
-            cache_modifier=".cg",
-        )
-        acc += part * weight[:, :, None]
+        split = first + tl.arange(0, CHUNK)[None, None, :]
+        place = split * GROUP + row[:, :, None]
+        real = (split < splits) & (row < GROUP)[:, :, None] & (four < HEAD_BLOCK)[:, :, None]
+        inside = real[:, :, :, None] & (dim < HEAD_DIM)
+        lse = tl.load(partial_lse + place * (HEAD_BLOCK // 2) + 2 * four[:, :, None], mask=real, other=LOWEST)
+        part = tl.load(partial + place[:, :, :, None] * HEAD_DIM + dim, mask=inside, other=0.0)
+        new_top = tl.maximum(top, tl.max(lse, 2))
+        weight = tl.where(real, tl.exp2(lse - new_top[:, :, None]), 0.0)
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weight, 2)
+        acc = acc * shrink[:, :, None] + tl.sum(part * weight[:, :, :, None], 2)
+        top = new_top
     # A row that sees nothing has every split at LOWEST, so weights of one and parts of zero.
-    total = tl.where(group < GROUP, total, 1.0)
-    return tl.sum(acc, 0) / total[:, None], tl.where(top > LOWEST, top + tl.log2(total), LOWEST)
+    total = tl.where(row < GROUP, total, 1.0)
+    return acc / total[:, :, None], tl.where(top > LOWEST, top + tl.log2(total), LOWEST)
 
 
 @triton.jit
@@ -116,34 +117,41 @@ def finish(
         natural = tl.where(lse > LOWEST, lse * 0.6931471805599453, -float("inf"))
         tl.store(out_lse + out_row + g, natural, mask=g < GROUP)
     else:
+        FOURS: tl.constexpr = HEAD_BLOCK // 4
+        four = tl.arange(0, FOURS)[None, :]
         first_row = list_index.to(tl.int64) * splits * GROUP
         split_row = first_row + split * GROUP
         tl.store(partial + (split_row + g[:, None]) * HEAD_DIM + d[None, :], acc, mask=ok)
-        tl.store(partial_lse + split_row + g, lse, mask=g < GROUP)
+        # Once for each four elements, as whoever merges those reads it beside them; and at every second place only, as Triton
+        # would else load four at a time and hand them round.
+        spread = lse[:, None] + tl.zeros([1, FOURS], tl.float32)
+        tl.store(
+            partial_lse + (split_row + g[:, None]) * (2 * FOURS) + 2 * four,
+            spread,
+            mask=(g[:, None] < GROUP) & (four < FOURS),
+        )
         # All threads' stores come before the arrival, and the arrival of all others before the reads of the last.
         tl.debug_barrier()
         before = tl.atomic_add(arrived + list_index, 1, sem="acq_rel", scope="gpu")
         if before == splits - 1:
             tl.debug_barrier()
-            rows = tl.arange(0, MERGE_ROWS)
             merged, merged_lse = _merge_splits(
                 partial + first_row * HEAD_DIM,
-                partial_lse + first_row,
+                partial_lse + first_row * (2 * FOURS),
                 splits,
-                rows,
-                d,
                 GROUP,
+                MERGE_ROWS,
                 HEAD_DIM,
                 HEAD_BLOCK,
-                MERGE_ROWS,
-                SPLITS_BLOCK,
                 MERGE_CHUNK,
             )
-            row_ok = (rows[:, None] < GROUP) & (d[None, :] < HEAD_DIM)
-            to = out + (out_row + rows[:, None]) * HEAD_DIM + d[None, :]
-            tl.store(to, merged.to(out.dtype.element_ty), mask=row_ok)
+            quad = tl.arange(0, FOURS)[:, None]
+            row = tl.arange(0, MERGE_ROWS)[None, :]
+            dim = (4 * quad)[:, :, None] + tl.arange(0, 4)[None, None, :]
+            to = out + (out_row + row[:, :, None]) * HEAD_DIM + dim
+            tl.store(to, merged.to(out.dtype.element_ty), mask=(row[:, :, None] < GROUP) & (dim < HEAD_DIM))
             natural = tl.where(merged_lse > LOWEST, merged_lse * 0.6931471805599453, -float("inf"))
-            tl.store(out_lse + out_row + rows, natural, mask=rows < GROUP)
+            tl.store(out_lse + out_row + row + quad * 0, natural, mask=(row < GROUP) & (quad == 0))
             # Ready for the next launch, and for a replay of a graph.
             tl.store(arrived + list_index, 0)
 

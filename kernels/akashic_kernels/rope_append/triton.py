@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from akashic_kernels.kv_quant.triton import row_scale, to_int8
 from akashic_kernels.rope.triton import pair_offsets, phase_cos_sin
@@ -38,8 +39,15 @@ def rope_append_kernel(
     QUANTISED: tl.constexpr,
     BOUNDED: tl.constexpr,
     OUTWARDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """Turn, write and bound each run that begins in tokens OWN * program .. + OWN - 1; a run goes on past them."""
+    """Turn, write and bound each run that begins in tokens OWN * program .. + OWN - 1; a run goes on past them.
+
+    With OVERLAP a launch begins before the one before it has ended, and waits for it before it reads anything.
+    """
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
     head = tl.program_id(1)
     own = tl.program_id(0) * OWN + tl.arange(0, OWN)
     inside = own < token_count
