@@ -163,6 +163,22 @@ def test_a_refusal_is_read_by_a_client_that_sends_all_of_a_large_body_first(
     over_tcp(EchoService(home), check)
 
 
+@pytest.mark.parametrize(("line", "status"), [(b"GET /openapi.json", 200), (b"POST /v1/completions/", 307)])
+def test_an_answer_that_needs_no_body_is_read_by_a_client_that_sends_a_large_one(
+    home: Path, line: bytes, status: int
+) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        size = 8_000_000
+        head = line + f" HTTP/1.1\r\nContent-Length: {size}\r\nConnection: close\r\n".encode()
+        writer.write(head + HOST + b"Authorization: Bearer " + b"t" * 20 + b"\r\n\r\n")
+        writer.write(b"x" * size)
+        await writer.drain()
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 %d" % status)
+
+    over_tcp(EchoService(home), check)
+
+
 @pytest.mark.parametrize("first", [b"HEAD /\xe9 HTTP/1.1\r\n", b"no request at all\r\n", b"POST / HTTP/9\r\n"])
 def test_what_is_no_request_is_told_so_also_in_front_of_a_large_body(home: Path, first: bytes) -> None:
     async def check(connect: Callable[[], Awaitable[Wire]]) -> None:

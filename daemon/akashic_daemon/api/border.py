@@ -33,7 +33,7 @@ _OVERLOADED = 529
 _RETRY_AFTER_S = 5
 SKIPPED_BYTES = 64 * 1024 * 1024
 """So much of the body of a refused request is read and thrown away."""
-_REFUSED = 400
+_ELSEWHERE = 300
 _OPEN_PATHS = frozenset({"/healthz"})
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -144,8 +144,8 @@ class Border:
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message["headers"], *_names(path, name)]}
-                if message["status"] >= _REFUSED:
-                    await rest.skip()
+                if message["status"] >= _ELSEWHERE or any(key == b"content-length" for key, _ in message["headers"]):
+                    await rest.skip()  # a stream has no length, and read its body before
             await send(message)
 
         try:
