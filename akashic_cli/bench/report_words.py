@@ -11,6 +11,9 @@ INTRODUCTION = (
 HOW_TO_READ = {
     "decode": "How fast the engine writes and reads by itself, after contexts of several lengths, without a server around it. "
     "The planner's error is how far `akashic bench plan` is off where it wasn't fitted.",
+    "kernels": "Parts of the torch engine, each beside the fastest thing of its kind on the same machine in the same run: 1 is as "
+    "fast, 0.5 takes twice as long. Without a GPU the references for CPUs are timed, which says nothing of a GPU.",
+    "torch-decode": "How fast the torch engine writes with the model, as a share of what memory's speed allows.",
     "replay": "Recorded or made-up agents, one after another. The fewer tokens are computed, the sooner an answer begins.",
     "serve": "The same kind of agents, all at once: they compete for the machine.",
     "agents": "Ways to keep histories short, under load. none: never; drop: old tool results leave the cache; prune: the agent "
