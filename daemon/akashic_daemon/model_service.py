@@ -30,6 +30,7 @@ class ModelService:
         self._registry = registry
         self._thread = thread
         self._host = host
+        self._own: KnownModel | None = None
         self._read: list[ModelRow] | None = None
         """The registry as it is; None when it has to be read. Only this object writes it."""
 
@@ -40,8 +41,9 @@ class ModelService:
 
     async def _known_models(self) -> dict[str, KnownModel]:
         known = {r.name: _known(r) for r in await self._rows()}
-        own = embedded_model()
-        return known if own is None else {own.name: own, **known}
+        if self._own is None:
+            self._own = embedded_model()  # looks through folders, which is the larger part of a short request
+        return known if self._own is None else {self._own.name: self._own, **known}
 
     async def _default_name(self) -> str:
         chosen = next((r.name for r in await self._rows() if r.is_default), None)
