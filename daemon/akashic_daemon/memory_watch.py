@@ -35,6 +35,7 @@ QUIET_S = 30.0
 _LOOK_S = 2.0
 _NUMBER = re.compile(r"\.\d{1,6}\Z")
 _MOST_FOLLOWERS = 256
+_SHOWN_CHARS = 300
 
 Key = tuple[int, int]
 
@@ -384,7 +385,12 @@ def _root(path: str) -> Path:
     root = Path(path).expanduser()
     if not root.is_absolute():
         raise BadRequest(f"watching {path!r}: a path that isn't absolute", hint="give the whole path")
-    if not root.exists():
+    try:
+        is_there = root.exists()
+    except OSError as error:
+        shown = str(root)[:_SHOWN_CHARS]
+        raise BadRequest(f"watching {shown}: {error.strerror or error}", hint="check the path") from error
+    if not is_there:
         raise BadRequest(f"watching {root}: there is no such folder or file", hint="check the path")
     return root.resolve()
 
