@@ -269,6 +269,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 say "installing akashic into $venv"
+upgraded=0
+if [ -x "$venv/bin/akashic" ]; then upgraded=1; fi
 nothing_at "$bin/akashic" || launcher_is_ours || die "$bin/akashic exists and is not this script's launcher" "move it away, or choose another --prefix"
 make_venv
 install_llama
@@ -294,6 +296,9 @@ done
 built=""
 if [ $build_s != 0 ]; then built=", $build_s s of them for building llama.cpp"; fi
 say "installed $("$bin/akashic" --version) in $SECONDS s$built; launcher: $bin/akashic"
+if [ $upgraded = 1 ] && "$bin/akashic" daemon status >/dev/null 2>&1; then
+  say "note: the daemon that runs is of the installation before; \`akashic daemon restart\` starts this one"
+fi
 case ":$PATH:" in
   *":$bin:"*) ;;
   *) say "note: $bin is not in PATH; for this shell: export PATH=\"$bin:\$PATH\" (a new login may find it by itself)" ;;
