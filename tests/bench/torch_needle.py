@@ -68,13 +68,14 @@ def haystack(chance: random.Random, vocabulary: Any, length: int, depth: float) 
 class Measured:
     """One engine, dense or sparse, and what it says at the end of texts that it shares with the others."""
 
-    def __init__(self, model: Path, cells: int, blocks: int, hot: float) -> None:
+    def __init__(self, model: Path, cells: int, blocks: int, hot: float, ahead: int) -> None:
         pages = -(-cells // PAGE)
         layers = 30
         gpu = (int(hot * pages) - (-2 * pages // layers) + 1) * PAGE if hot and blocks else 0
         options = TorchOptions(
             name="model", path=model, window_tokens=cells, kv_tokens=cells, max_sequences=2, sparse_blocks=blocks,
             gpu_kv_tokens=gpu, open_pages=1, spare_pages=2,
+            prefetch_tiles=ahead,
         )  # fmt: skip
         self.engine = TorchEngine(options, LlamaVocabulary(model))
         self.blocks = blocks
@@ -107,7 +108,9 @@ def measure(wanted: argparse.Namespace, model: Path) -> list[dict[str, Any]]:
     for length in wanted.lengths:
         found: dict[int, dict[str, Any]] = {}
         for blocks in (0, *wanted.blocks):
-            found[blocks] = _of_length(Measured(model, length + 256, blocks, wanted.hot), vocabulary, length, wanted)
+            found[blocks] = _of_length(
+                Measured(model, length + 256, blocks, wanted.hot, wanted.ahead), vocabulary, length, wanted
+            )
             row = {"length": length, "blocks": blocks, **found[blocks]}
             row["nats_over_dense"] = found[blocks]["nats"] - found[0]["nats"]
             rows.append(row)
@@ -147,6 +150,7 @@ def main() -> None:
     parser.add_argument("--depths", type=float, nargs="+", default=[0.1, 0.3, 0.5, 0.7, 0.9])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--hot", type=float, default=0.0, help="Share of the pages that the device keeps; 0: all.")
+    parser.add_argument("--ahead", type=int, default=4, help="Tiles a head that come ahead of a step, with --hot.")
     parser.add_argument("--json", type=Path)
     wanted = parser.parse_args()
     model = wanted.model or embedded_model_path()

@@ -36,7 +36,7 @@ class TorchOptions:
     """KV stands in RAM, and the device's part of it takes the room of so many tokens; 0: all of it is on the device."""
     open_pages: int = 4
     """With KV in RAM: sequences that decode at the same time without their pages being fetched anew each step."""
-    prefetch_tiles: int = 4
+    prefetch_tiles: int = 1
     """With KV in RAM: pages that each KV head fetches ahead of a step at most."""
     cuda_graphs: bool = True
     digests: Path | None = None
