@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from akashic_cli import complete
+from akashic_cli import complete, pick
 from akashic_cli.commands.mem_watch import watch
 from akashic_cli.options import HomeOption, JsonOption, NamespaceOption, NamespacesOption, NoAutostartOption
 from akashic_cli.quantities import AfterOption, AtOption, BeforeOption
@@ -65,8 +65,10 @@ def inspect(
             chunks = [chunk for chunk in chunks if state is None or chunk.state == state]
             if as_json:
                 print_json({"chunks": [chunk.model_dump() for chunk in chunks]})
-            else:
+            elif chunks:
                 (render.print_map if extents else render.print_chunks)(chunks)
+            else:
+                render.say_empty(session=name, is_narrowed=state is not None or bool(namespaces))
 
 
 @app.command()
@@ -146,7 +148,15 @@ def add(
 
 @app.command()
 def history(
-    name: Annotated[str, typer.Argument(metavar="ID", help="A turn (t12), a chunk (c3) or a statement (r5).")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            default_factory=pick.chunk,
+            show_default=False,
+            help="A turn (t12), a chunk (c3) or a statement (r5); on a terminal it may be left out and a chunk chosen.",
+        ),
+    ],
     keep: Annotated[
         str | None,
         typer.Option("--keep", metavar="ID", help="A statement that ID doesn't supersede after all: both stay."),

@@ -61,6 +61,18 @@ def print_map(chunks: Sequence[ChunkSummary]) -> None:
             print(f"  {printable(namespace)}: {' '.join(chunk.id for chunk in own)}")
 
 
+def say_empty(*, session: str | None, is_narrowed: bool) -> None:
+    """Say why a list is empty, and what fills it."""
+    if session is not None:
+        say(
+            f"memory holds nothing of {printable(session)}; `akashic import --memory` and chats with --memory put it there"
+        )
+    elif is_narrowed:
+        say("no chunk is like that; `akashic mem inspect` lists all")
+    else:
+        say("memory is empty; `akashic mem add`, `mem watch`, `import --memory` and chats with --memory fill it")
+
+
 def print_card(card: ChunkCard) -> None:
     """Print all that is known of a chunk."""
     chunk = card.chunk
@@ -76,6 +88,7 @@ def print_card(card: ChunkCard) -> None:
         ("sources", ", ".join(sources) or "-"),
         ("place", chunk.place or "the database"),
         ("neighbours", " ".join(card.neighbours) or "-"),
+        ("kv", "none of its own: what is recalled of it is computed in the session that recalls it"),
         ("links", " ".join(f"{link.chunk} ({link.weight:.2f})" for link in card.links) or "-"),
     ]
     print_fields(fields)
@@ -158,7 +171,8 @@ def print_stats(stats: MemoryStats) -> None:
 def _print_turns(turns: Sequence[TurnView]) -> None:
     print("\nturns")
     for turn in turns:
-        print(f"  {turn.id} {_when(turn.event_at_s)} {printable(turn.speaker)}: {_indented(turn.text)}")
+        said = f"  {turn.id} {_when(turn.event_at_s)} {printable(turn.source)}, {printable(turn.speaker)}:"
+        print(f"{said} {_indented(turn.text)}")
 
 
 def _print_versions(versions: Iterable[Version]) -> None:

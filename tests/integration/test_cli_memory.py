@@ -85,9 +85,23 @@ def test_a_chunk_is_a_card_and_lists_can_be_narrowed(running: Path, capsys: pyte
     assert shown(capsys, "mem", "inspect", "--state", "reconciled")["chunks"] == []
     assert shown(capsys, "mem", "inspect", "day 1")["chunks"] == [chunk]
     assert shown(capsys, "mem", "inspect", "day 9")["chunks"] == []
+    for asked, told in (
+        (["day 9"], "memory holds nothing of day 9"),
+        (["--state", "reconciled"], "no chunk is like that"),
+    ):
+        assert main(["mem", "inspect", *asked]) == 0
+        assert told in capsys.readouterr().err
     assert main(["mem", "inspect", chunk["id"]]) == 0
     card = capsys.readouterr().out
-    for words in ("namespace:  user", "rho:", "sources:    day 0, day 1, day 2", "links:", "neighbours:", FACTS[1]):
+    for words in (
+        "namespace:  user",
+        "rho:",
+        "sources:    day 0, day 1, day 2",
+        "links:",
+        "neighbours:",
+        "kv:",
+        FACTS[1],
+    ):
         assert words in card
     assert main(["mem", "inspect", "--map"]) == 0
     assert "1 chunks" in capsys.readouterr().out

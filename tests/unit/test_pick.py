@@ -35,3 +35,11 @@ def test_without_a_terminal_the_name_is_asked_for_and_nothing_is_started(
         pick.session()
     assert main(["explain"]) == 2
     assert "`akashic session list`" in capsys.readouterr().err
+
+
+def test_a_chunk_is_asked_for_too_and_nothing_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["mem", "history"]) == 2
+    assert "`akashic mem inspect` lists chunks" in capsys.readouterr().err
