@@ -99,3 +99,33 @@ async def test_without_a_daemon_a_call_says_what_to_do(tmp_path: Path) -> None:
         result = await asked.call_tool("memory_search", {"query": "rent"})
     assert result.is_error
     assert "akashic daemon start" in text(result)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("memory_search", {}, "query"),
+        ("memory_search", {"query": "x", "limit": 0}, "limit"),
+        ("memory_search", {"query": "x", "namespaces": ["nowhere"]}, "nowhere"),
+        ("memory_add", {"text": ""}, "text"),
+        ("memory_add", {"text": "x", "namespace": "nowhere"}, "nowhere"),
+        ("memory_forget", {"ids": ["t99999"]}, "t99999"),
+        ("memory_forget", {"ids": ["parrot"]}, "write t12 for a turn"),
+        ("memory_forget", {"ids": []}, "ids"),
+        ("session_show", {"session": "tea", "last": 0}, "last"),
+        ("memory_dance", {}, "memory_dance"),
+    ],
+)
+@awaited
+async def test_wrong_calls_are_errors_that_say_what_is_wrong_and_the_next_one_works(
+    home: Path, tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with client(home) as asked:
+        try:
+            result = await asked.call_tool(tool, arguments)
+            told, is_error = text(result), result.is_error
+        except mcp.MCPError as error:
+            told, is_error = str(error), True
+        assert is_error
+        assert said in told
+        assert not (await asked.call_tool("session_list", {})).is_error
