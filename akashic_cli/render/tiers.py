@@ -36,15 +36,15 @@ def print_tiers(report: TierReport) -> None:
 def _cells(tier: Tier) -> list[str]:
     hits = f"{count(tier.hit_tokens)} hit tokens, {_share(tier.hit_rate)} of prompts"
     if not tier.is_on:
-        return ["off", hits]
-    held = f"{count(tier.tokens)} tokens" if tier.blocks is None else f"{count(tier.blocks)} blocks"
+        return [_off(tier), hits]
+    held = f"{count(tier.tokens)} tokens" if tier.blocks is None else _blocks(tier.blocks)
     used = f"{size(tier.used_bytes)} of {size(tier.budget_bytes)} ({_share(_fullness(tier))})"
     return [used, f"{_share(tier.waste)} waste", held, hits]
 
 
 def _row(tier: Tier, bar_cells: int) -> tuple[str, ...]:
     if not tier.is_on:
-        return (tier.tier, "off", "-", "-", "-", "-", count(tier.hit_tokens), _share(tier.hit_rate))
+        return (tier.tier, _off(tier), "-", "-", "-", "-", count(tier.hit_tokens), _share(tier.hit_rate))
     held = count(tier.blocks) if tier.blocks is not None else f"{count(tier.tokens)} tokens"
     return (
         tier.tier,
@@ -117,7 +117,7 @@ def one_line(report: TierReport) -> str:
 def _line(tier: Tier) -> str:
     if not tier.is_on:
         return "off"
-    used = f"{size(tier.used_bytes)} of {size(tier.budget_bytes)}, {count(tier.blocks)} blocks"
+    used = f"{size(tier.used_bytes)} of {size(tier.budget_bytes)}, {_blocks(tier.blocks or 0)}"
     return f"{used}, {_share(tier.hit_rate)} of prompt tokens came from {_PLACES[tier.tier]}"
 
 
@@ -130,7 +130,16 @@ def _share(share: float | None) -> str:
 
 
 def _moved(moved: Moved) -> str:
-    return f"{size(moved.bytes)} in {count(moved.blocks)} blocks"
+    return f"{size(moved.bytes)} in {_blocks(moved.blocks)}"
+
+
+def _blocks(number: int) -> str:
+    return f"{count(number)} block{'s' * (number != 1)}"
+
+
+def _off(tier: Tier) -> str:
+    """Say why a tier has nothing: the engine's can't be switched off, it is away while no model is loaded."""
+    return "no model" if tier.tier == "gpu" else "off"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
