@@ -321,7 +321,9 @@ SUITES = {
     suite.name: suite
     for suite in (
         Suite("decode", "decode and prefill of the engine, and the planner's error", (60, 240), _decode),
-        Suite("kernels", "the torch engine's kernels against their ceilings", (40, 120), _torch("kernels"), _needs_torch),
+        Suite(
+            "kernels", "the torch engine's kernels against their ceilings", (40, 120), _torch("kernels"), _needs_torch
+        ),
         Suite("torch-decode", "decoding on the torch engine", (90, 400), _torch("decode"), _needs_torch),
         Suite("replay", "agents one after another: first token, tokens computed", (60, 900), _replay, takes_peers=True),
         Suite("serve", "agents at the same time: throughput, first token", (60, 600), _serve, takes_peers=True),
