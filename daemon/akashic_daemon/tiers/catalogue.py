@@ -203,10 +203,13 @@ class Catalogue:
                 block.pins += 1
 
     def unpin(self, blocks: Iterable[Block]) -> None:
-        """End what `pin` began."""
+        """End what `pin` began; what lost its last copy meanwhile goes now."""
+        released = list(blocks)
         with self._lock:
-            for block in blocks:
+            for block in released:
                 block.pins -= 1
+        for block in released:
+            self.drop_empty(block)
 
     def take_slots(self, block: Block) -> Slots | None:
         """Part a block from its RAM copy, which the caller then frees; None when it has none or somebody reads it."""
