@@ -181,7 +181,7 @@ def driven() -> Iterator[None]:
         with suppress(AkashicError):
             loop._drain(0.0)
         for request in list(loop._running):
-            loop._finish(request, "cancelled")
+            loop._lives.finish(request, "cancelled")
         loop.set_engine(None)
         for task in pumps:
             task.get_loop().call_soon_threadsafe(task.cancel)

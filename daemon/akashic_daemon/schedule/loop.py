@@ -27,15 +27,15 @@ from akashic_daemon.program.path import Path
 from akashic_daemon.protocol.native import EngineStatus, SessionActivity
 from akashic_daemon.schedule.admission import Admission
 from akashic_daemon.schedule.counters import Counters
-from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
 from akashic_daemon.schedule.fair_queue import WEIGHTS
 from akashic_daemon.schedule.inbox import Inbox, stopping
 from akashic_daemon.schedule.prefill_budget import PrefillBudget
-from akashic_daemon.schedule.report import activity, fill_status, log_end
+from akashic_daemon.schedule.report import activity, fill_status
 from akashic_daemon.schedule.request import Request, State
+from akashic_daemon.schedule.running import Running
 from akashic_daemon.schedule.tiering import Tiering, TierSettings
 from akashic_daemon.tiers.mover import Mover
-from akashic_daemon.types import BLOCK_TOKENS, RequestId, SequenceId
+from akashic_daemon.types import RequestId, SequenceId
 
 logger = logging.getLogger("akashic.loop")
 T = TypeVar("T")
@@ -59,13 +59,14 @@ class StepLoop:
         self._settings = settings
         self._counters = counters
         self._inbox = Inbox()
-        self._running: list[Request] = []
         self._engine: Engine | None = None
         self._index: RadixIndex | None = None
         self._holes = Holes()
         self.tiering = Tiering(tiers, mover, self._wake)
         """Moves KV between the engine and the lower tiers; to be used on the engine thread."""
-        self._admission = Admission(settings, counters, self.tiering, self._end_badly)
+        self._lives = Running(counters, self.tiering)
+        self._running = self._lives.requests
+        self._admission = self._lives.admission = Admission(settings, counters, self.tiering, self._lives.end_badly)
         self._prefill_budget = PrefillBudget(settings.prefill_tokens_busy)
         self._last_step_s = 0.0
         self._step_number = 0
@@ -184,6 +185,7 @@ class StepLoop:
             self._engine.close()
             self._engine = self._index = None
             self._admission.bind(None, None)
+            self._lives.bind(None, None)
         if factory is not None:
             engine = factory()
             self._engine = engine
@@ -196,9 +198,9 @@ class StepLoop:
             if not self._stopping and self.busy:
                 self._guarded_step()
         for request in list(self._running):
-            self._finish(request, "cancelled")
+            self._lives.finish(request, "cancelled")
         for request in list(self._admission.waiting):
-            self._end_badly(request, stopping())
+            self._lives.end_badly(request, stopping())
         self._running.clear()
         self._admission.waiting.clear()
         self.set_engine(None)
@@ -214,7 +216,7 @@ class StepLoop:
         except Exception as error:
             logger.exception("a step failed by a bug")
             for request in self._all():
-                self._end_badly(
+                self._lives.end_badly(
                     request, EngineError(f"an internal error in the step loop: {error!r}", hint="see the log")
                 )
 
@@ -255,7 +257,7 @@ class StepLoop:
     def _step(self) -> None:
         for request in [r for r in self._all() if r.cancelled]:
             self._counters.requests_cancelled_total += 1
-            self._finish(request, "cancelled")
+            self._lives.finish(request, "cancelled")
         is_streaming = any(r.state is State.DECODE for r in self._running)
         is_crowded = bool(self._admission.waiting) or any(r.state is State.RELOAD for r in self._running)
         self.tiering.between_steps(self._last_step_s, is_streaming=is_streaming, is_crowded=is_crowded)
@@ -293,7 +295,7 @@ class StepLoop:
         if not is_streaming:
             self.tiering.observe_prefill(tokens, self._last_step_s)
         for number, (request, item) in enumerate(plan):
-            self._account(request, item, number, now_s)
+            self._lives.account(request, item, number, now_s)
 
     def _close_holes(self) -> None:
         """Compact the engine's cache when the holes in it cost more than closing them."""
@@ -319,7 +321,7 @@ class StepLoop:
         assert self._engine is not None
         logger.error("%s failed, so the KV cache is emptied: %s", doing, error)
         for request in list(self._running):
-            self._end_badly(request, error)
+            self._lives.end_badly(request, error)
         self._empty_cache(self._engine)
 
     def _settle(self) -> None:
@@ -351,6 +353,7 @@ class StepLoop:
         self._index = index
         self._holes = Holes(hole_s=limits.hole_s)
         self._admission.bind(engine, index)
+        self._lives.bind(engine, index)
         self.tiering.bind(index)
         return index
 
@@ -358,7 +361,7 @@ class StepLoop:
         """Nothing of the batch was added: end only what was in it, and go on."""
         logger.error("a step failed: %s", error)
         for request in requests:
-            self._end_badly(request, error)
+            self._lives.end_badly(request, error)
 
     def _plan(self) -> list[tuple[Request, BatchItem]]:
         """Choose what the next step computes and make room for it; preempts when there is none."""
@@ -398,9 +401,9 @@ class StepLoop:
         """Let the only running request begin again with everything for itself; end it when that was tried."""
         assert self._index is not None
         if request.state is State.DECODE:
-            self._finish(request, "length")
+            self._lives.finish(request, "length")
         elif request.had_everything:
-            self._end_badly(request, lacking)
+            self._lives.end_badly(request, lacking)
         else:
             request.had_everything = True
             self._preempt(request)
@@ -425,7 +428,7 @@ class StepLoop:
             except (NoRoom, NoSequence):
                 raise
             except AkashicError as error:
-                self._end_badly(request, error)  # an operation failed; the others go on
+                self._lives.end_badly(request, error)  # an operation failed; the others go on
                 continue
             plan.append((request, item))
         return plan
@@ -454,7 +457,7 @@ class StepLoop:
             return False
         self._engine.defer(item)
         self._deferred_tokens += count
-        self._account(request, item, -1, time.monotonic())
+        self._lives.account(request, item, -1, time.monotonic())
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -470,96 +473,3 @@ class StepLoop:
         self._admission.waiting.give_back(request)
         self._admission.blocked = bool(self._running)
         logger.info("request %s waits again: the KV cache is full", request.id)
-
-    def _account(self, request: Request, item: BatchItem, number: int, now_s: float) -> None:
-        assert self._index is not None
-        assert request.sequence is not None
-        assert request.sampler is not None
-        first = self._index.next_index(request.sequence)
-        self._index.extend(request.sequence, item.tokens)
-        if request.state is State.PREFILL:
-            if not request.generated:
-                request.computed += len(item.tokens)
-                request.computed_ranges.append((first, first + len(item.tokens)))
-            request.ahead = max(0, request.ahead - len(item.tokens))
-            self._cut(request, request.key)
-            if not item.logits:
-                request.emit(Progress(request.prompt_tokens - request.ahead, request.prompt_tokens))
-                return
-            request.state = State.DECODE
-            request.ahead = 0
-            request.reuse.reposed_tokens += self._index.moved_tokens(request.sequence)
-            if not request.generated:
-                request.describe_reuse()
-                request.timing.prefill_s = now_s - request.admitted_s
-                self._counters.prompt(request.reuse)
-        request.stored = len(request.generated)
-        if request.stored and request.stored % BLOCK_TOKENS == 0:
-            self._cut(request, request.key_so_far())
-        try:
-            token = request.sampler.sample(number)
-        except AkashicError as error:
-            self._end_badly(request, error)  # its form can't be met; the others go on
-            return
-        self._take(request, token, time.monotonic())
-
-    def _cut(self, request: Request, key: array[int], *, is_final: bool = False) -> None:
-        """Let what a request has computed be cut into blocks, to be copied out."""
-        if request.trail is not None and request.sequence is not None and self._index is not None:
-            computed = self._index.next_index(request.sequence)
-            self.tiering.cut(request.trail, request.route.path, key, computed, is_final=is_final)
-
-    def _take(self, request: Request, token: int, now_s: float) -> None:
-        engine = self._engine
-        assert engine is not None
-        first = not request.generated
-        if first:
-            request.timing.first_token_s = now_s - request.created_s
-        self._counters.token(request.timing.first_token_s if first else None, now_s - request.last_token_s)
-        request.last_token_s = now_s
-        request.generated.append(token)
-        if engine.is_end(token):
-            self._finish(request, "stop")
-            return
-        said = request.answer.push(token, engine.token_bytes(token), len(request.generated))
-        for event in said or ([TextDelta("", 1)] if first else []):
-            request.emit(event)
-        if request.answer.is_over:
-            self._finish(request, "stop")
-        elif len(request.generated) >= request.budget_tokens:
-            self._finish(request, "length")
-        else:
-            request.pending = token
-
-    def _release(self, request: Request) -> None:
-        self._admission.end_reload(request)
-        if request.sequence is not None and self._index is not None:
-            self._cut(request, request.key_so_far(), is_final=True)
-            self._index.finish(request.sequence)
-            request.sequence = None
-        if request.trail is not None:
-            self.tiering.end_trail(request.trail)
-            request.trail = None
-        if request.sampler is not None:
-            request.sampler.close()
-            request.sampler = None
-        request.state = State.DONE
-        self._admission.blocked = False
-        if request in self._running:
-            self._running.remove(request)
-        else:
-            self._admission.waiting.remove(request)
-
-    def _finish(self, request: Request, reason: FinishReason) -> None:
-        for event in request.answer.finish(len(request.generated)):
-            request.emit(event)
-        self._release(request)
-        request.emit(request.end(reason, time.monotonic()))
-        self._counters.spread.finished(reason, request.timing, request.prompt_tokens, len(request.generated))
-        log_end(request, reason)
-
-    def _end_badly(self, request: Request, error: AkashicError) -> None:
-        self._counters.requests_failed_total += 1
-        self._release(request)
-        request.emit(error)
-        log_end(request, error.code)
