@@ -38,7 +38,7 @@ from block_stores import FakeClock
 from watched_service import check_holdings
 
 _TIMED = (
-    "schedule.loop", "schedule.tiering", "schedule.admission", "tiers.exporter", "tiers.promotion", "tiers.mover",
+    "schedule.loop", "schedule.running", "schedule.tiering", "schedule.admission", "tiers.exporter", "tiers.promotion", "tiers.mover",
 )  # fmt: skip
 BLOCK = 8
 """Tokens of a block here, so that short paths have many."""
@@ -68,7 +68,7 @@ def small_blocks(staging: int = 512, *, is_stepped: bool = True) -> Iterator[Non
     """
     daemon = "akashic_daemon"
     with ExitStack() as stack:
-        for module in ("tiers.block", "tiers.exporter", "schedule.tiering", "schedule.loop"):
+        for module in ("tiers.block", "tiers.exporter", "schedule.tiering", "schedule.running"):
             stack.enter_context(mock.patch(f"{daemon}.{module}.BLOCK_TOKENS", BLOCK))
         clock = SteppedTime()
         for module in _TIMED if is_stepped else ():
