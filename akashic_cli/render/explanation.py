@@ -80,7 +80,7 @@ def miss_lines(miss: Miss | None, *, exact: bool) -> list[str]:
     if miss.detail is not None:
         told.append(f"  {printable(miss.detail)}")
     if miss.could_reuse and exact and miss.cause not in ("evicted", "model_changed"):
-        told.append(f"  with edit_reuse=drop {count(miss.could_reuse)} more tokens would have been reused")
+        told.append(f"  with edit_reuse=drop {count(miss.could_reuse)} tokens would have been reused in all")
     return told
 
 

@@ -65,6 +65,7 @@ class Miss(Wire):
     expected: str | None = None
     got: str | None = None
     could_reuse: int = 0
+    """Tokens in all that could have been reused: by edits as cache operations, or had nothing been evicted or changed."""
     detail: str | None = None
 
 
