@@ -66,11 +66,6 @@ class PageTable:
         self.fill: Ints = np.zeros(count, np.int32)
         self._free = list(range(count - 1, -1, -1))
 
-    @property
-    def free_pages(self) -> int:
-        """Pages that nothing sees."""
-        return len(self._free)
-
     def hold(self, views: Views) -> None:
         """Count these views."""
         self._count(views[:, PAGE], 1)
