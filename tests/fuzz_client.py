@@ -14,8 +14,6 @@ ANSWER_LIMIT_S = 120.0
 """Nothing here takes a second on an idle machine: who gets no answer in this time has met a hang."""
 _ODD_ENDS = frozenset({"bad chunk", "slow", "half closed", "leaves", "leaves late"})
 """Whoever sends like that may get no answer."""
-_MAY_BE_RESET = {"a long header", "expects"}
-"""Their rest is not read: who asks whether to send, and doesn't wait for the answer, may lose it."""
 _REFUSED_BY_THE_SERVER = 400
 
 
@@ -55,7 +53,7 @@ async def send_one(target: Target, sent: Sent, report: Report) -> None:
         answer = b""
     if not answer:
         report.counts["no answer"] += 1
-        if sent.delivery not in _ODD_ENDS and not sent.endless and not _MAY_BE_RESET & set(sent.marks):
+        if sent.delivery not in _ODD_ENDS and not sent.endless:
             report.fail(sent, "no answer")
         return
     _judge(sent, answer, report)

@@ -65,6 +65,10 @@ def request(body: bytes, *headers: bytes, path: str = CHAT) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
+def connections() -> list[Connection]:
+    return [one for one in gc.get_objects() if type(one) is Connection and one.transport is not None]
+
+
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/chat", b"POST / HTTP/1.1\r\nHost: x\r\nX-A: "])
 def test_a_client_that_never_ends_its_headers_is_told_and_let_go(
     home: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes, caplog: pytest.LogCaptureFixture
@@ -106,8 +110,7 @@ def test_nothing_is_waited_for_while_an_answer_runs_or_a_connection_rests(home: 
         yield finished("", 0)
 
     def timers() -> list[object]:
-        found = [one._timer for one in gc.get_objects() if type(one) is Connection and one.transport is not None]
-        return [timer for timer in found if timer is not None]
+        return [one._timer for one in connections() if one._timer is not None]
 
     async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
         reader, writer = await connect()
@@ -224,10 +227,29 @@ def test_who_stays_after_a_refusal_is_let_go(home: Path, monkeypatch: pytest.Mon
     over_tcp(EchoService(home), check)
 
 
-def test_a_client_that_asks_whether_to_send_is_refused_before_it_does(home: Path) -> None:
+@pytest.mark.parametrize("close", [b"Connection: close", b"Connection: keep-alive"])
+@pytest.mark.parametrize("size", [0, 1000, 8_000_000])
+def test_a_client_that_asks_whether_to_send_is_refused_before_it_does(home: Path, close: bytes, size: int) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        length = b"Content-Length: %d" % max(size, 1000)
+        writer.write(request(b"", length, b"Expect: 100-continue", close, path="/nothing") + b"x" * size)
+        await writer.drain()  # all of it, before the answer is read
+        answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 404")
+        assert b"connection: close" in answer.lower()
+
+    over_tcp(EchoService(home), check)
+
+
+def test_who_pauses_after_its_last_answer_is_let_go(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LINGER_PAUSE_S", 0.05)
+
     async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
         reader, writer = await connect()
         writer.write(request(b"", b"Content-Length: 1000", b"Expect: 100-continue", path="/nothing"))
-        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 404")
+        while any(one._left_bytes is not None and not one.transport.is_closing() for one in connections()):
+            await asyncio.sleep(0)
 
     over_tcp(EchoService(home), check)

@@ -146,6 +146,8 @@ class Border:
                 message = {**message, "headers": [*message["headers"], *_names(path, name)]}
                 if message["status"] >= _ELSEWHERE or any(key == b"content-length" for key, _ in message["headers"]):
                     await rest.skip()  # a stream has no length, and read its body before
+                    if not rest.is_over:
+                        message["headers"].append((b"connection", b"close"))
             await send(message)
 
         try:
@@ -201,24 +203,26 @@ def _names(path: str, name: bytes) -> list[tuple[bytes, bytes]]:
 class _Rest:
     """The part of a body that nobody has read.
 
-    A connection that is closed while bytes wait in it is reset, and the client never sees why it was refused. So these are
-    read before, and thrown away; not without end, and not from who asked whether to send them.
+    It is read before a refusal and thrown away, so that the client sees why; not without end, and not from who asked
+    whether to send it. That one may send it or not, so that nothing else can be asked on its connection.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
-        self._is_over = any(name == b"expect" for name, _ in scope["headers"])
+        self._is_asked_for = any(name == b"expect" for name, _ in scope["headers"])
+        self.is_over = False
 
     async def receive(self) -> Message:
         """Pass on what comes."""
         message = await self._receive()
-        self._is_over = self._is_over or not message.get("more_body", False)
+        self._is_asked_for = False
+        self.is_over = self.is_over or not message.get("more_body", False)
         return message
 
     async def skip(self) -> None:
         """Read to the end of the body, if that isn't too far."""
         left_bytes = SKIPPED_BYTES
-        while not self._is_over and left_bytes > 0:
+        while not self.is_over and not self._is_asked_for and left_bytes > 0:
             left_bytes -= len((await self.receive()).get("body", b""))
 
 

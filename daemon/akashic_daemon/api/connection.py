@@ -3,6 +3,8 @@
 uvicorn answers what isn't HTTP by itself, also while an answer of ours runs, and waits for ever for the rest of a request.
 Here such an answer learns that its client has gone, and who keeps a connection without a request is told so and let go:
 a process has a thousand of them or so. A client that closes its sending side counts as gone, as everywhere in asyncio.
+Who is answered for the last time while it still sends is listened to for a while: a connection that is closed with bytes
+waiting in it is reset, and the answer lost.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Transport
+from collections.abc import Callable
 from contextlib import suppress
 
 import h11
@@ -20,8 +23,12 @@ from akashic_daemon.api.border import SKIPPED_BYTES
 logger = logging.getLogger("akashic.http")
 HEAD_LIMIT_S = 60.0
 """So long a request may take until its headers are complete."""
-LINGER_S = 5.0
-"""So long a client that doesn't speak HTTP may go on before it reads why it was refused."""
+LINGER_S = 30.0
+"""So long a client may go on sending after the last answer before it reads that."""
+LINGER_PAUSE_S = 5.0
+"""So long it may pause meanwhile."""
+LINGER_AT_STOP_S = 1.0
+"""So long it may go on when the daemon stops."""
 BODY_PAUSE_LIMIT_S = 60.0
 """So long a client may pause in the middle of a body; how long all of it takes is its own affair."""
 
@@ -31,11 +38,14 @@ class Connection(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     _left_bytes: int | None = None
-    """So much is still thrown away of a client that was refused; None for others."""
+    """So much is still thrown away of a client that had its last answer; None for others."""
+    _lingers_until_s = 0.0
+    _stops = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
+        self._answered = _Answered(transport, self._end)
         self._wait(HEAD_LIMIT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -46,15 +56,21 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, and wait for the rest if there must be one."""
         if self._left_bytes is not None:
-            self._left_bytes -= len(data)
-            if self._left_bytes < 0:
-                self.transport.close()
+            self._throw_away(len(data))
             return
         super().data_received(data)
         self._watch(is_idle=False)
 
+    def handle_events(self) -> None:
+        """Serve what has come; who answers it closes the connection by way of us."""
+        super().handle_events()
+        if self.cycle is not None:
+            self.cycle.transport = self._answered
+
     def on_response_complete(self) -> None:
         """Stop waiting for a body that nobody wants any more; the next request may have begun to come."""
+        if self._left_bytes is not None:
+            return
         super().on_response_complete()
         self._watch(is_idle=not self.conn.trailing_data[0])
 
@@ -77,14 +93,39 @@ class Connection(H11Protocol):
         with suppress(h11.LocalProtocolError):  # HEAD was asked for, and takes no reason after the status
             self.transport.write(self.conn.send(h11.Data(data=msg.encode("ascii", "replace"))) or b"")
             self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
+        self._linger()
+
+    def _end(self) -> None:
+        """Close after the last answer, at once if nothing of its request is still to come."""
+        if self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0] or self.flow.read_paused:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Say that nothing more will be sent, and throw away what still comes."""
+        if self.transport.is_closing():
+            return
         self.transport.write_eof()
         self._stop_waiting()
         self._left_bytes = SKIPPED_BYTES
+        self._lingers_until_s = self.loop.time() + (LINGER_AT_STOP_S if self._stops else LINGER_S)
         self.flow.resume_reading()
-        self._timer = self.loop.call_later(LINGER_S, self.transport.close)
+        self._throw_away(0)
+
+    def _throw_away(self, size_bytes: int) -> None:
+        assert self._left_bytes is not None
+        self._left_bytes -= size_bytes
+        self._stop_waiting()
+        if self._left_bytes < 0:
+            self.transport.close()
+        else:
+            ends_s = min(self._lingers_until_s, self.loop.time() + LINGER_PAUSE_S)
+            self._timer = self.loop.call_at(ends_s, self.transport.close)
 
     def shutdown(self) -> None:
-        """Close when there is nothing to be answered; who was refused isn't waited for."""
+        """Close when there is nothing to be answered; who has its last answer isn't waited for."""
+        self._stops = True
         if self._left_bytes is not None:
             self.transport.close()
         else:
@@ -128,3 +169,24 @@ class Connection(H11Protocol):
             self.send_400_response(f"The request's {part} did not go on for {seconds:g} s.")
         else:
             self.transport.close()
+
+
+class _Answered(Transport):
+    """A connection's transport as an answer sees it: closed by that, it lingers."""
+
+    def __init__(self, transport: Transport, end: Callable[[], None]) -> None:
+        super().__init__()
+        self._transport = transport
+        self._end = end
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send."""
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Tell if the connection is closed or being closed."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close when the client has said all."""
+        self._end()
