@@ -14,8 +14,8 @@ import pytest
 from starlette.routing import Route
 from typer.main import get_command
 
-from akashic_cli import api_pages
 from akashic_cli.app import app
+from akashic_cli.docs import api_pages
 from akashic_cli.render.explanation import CAUSES
 from akashic_daemon.api.app import create_app
 from akashic_daemon.config import Config

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akashic_cli import api_pages, command_tree, docs, man_pages, roff
 from akashic_cli.__main__ import main
 from akashic_cli.bench.summary import percentile
 from akashic_cli.bench.transcripts import REMOVED_TEXT, Edit, read_run
 from akashic_cli.bench.unique import UniqueTokens
+from akashic_cli.docs import api_pages, command_tree, generate, man_pages, roff
 from akashic_cli.doctor import Level, diagnose
 from akashic_cli.doctor.home import check_socket_folder
 from akashic_cli.render.markdown import split_blocks
@@ -187,8 +187,8 @@ def test_a_plot_without_matplotlib_is_refused_before_the_work(
 def test_the_man_pages_are_up_to_date_and_name_every_command_option_and_setting() -> None:
     pages = {**man_pages.man_pages(), **api_pages.api_pages()}
     for place, text in pages.items():
-        assert (docs.ROOT / docs.MAN / place).read_text() == text
-    written = {p.relative_to(docs.ROOT / docs.MAN) for p in (docs.ROOT / docs.MAN).rglob("akashic*")}
+        assert (generate.ROOT / generate.MAN / place).read_text() == text
+    written = {p.relative_to(generate.ROOT / generate.MAN) for p in (generate.ROOT / generate.MAN).rglob("akashic*")}
     assert written - set(pages) == {Path(f"man7/akashic-{name}.7") for name in ("ops", "cluster", "guide")}
     for name, command in command_tree.commands():
         page = pages[Path(f"man1/akashic-{name.split()[1]}.1")]
@@ -200,13 +200,13 @@ def test_the_man_pages_are_up_to_date_and_name_every_command_option_and_setting(
 
 def test_markers_are_filled_and_filling_twice_changes_nothing() -> None:
     text = "a\n<!-- generated: settings -->\nstale text\n<!-- end -->\nb\n<!-- generated: commands -->\n<!-- end -->\n"
-    filled = docs.fill_markers(text)
+    filled = generate.fill_markers(text)
     assert "stale text" not in filled
     assert "| `serve.port` | `0` |" in filled
     assert "| `akashic chat [PROMPT]` |" in filled
-    assert docs.fill_markers(filled) == filled
+    assert generate.fill_markers(filled) == filled
     with pytest.raises(UsageError, match="other"):
-        docs.fill_markers("<!-- generated: other -->\n<!-- end -->")
+        generate.fill_markers("<!-- generated: other -->\n<!-- end -->")
 
 
 def test_doctor_finds_an_open_socket_folder_broken_settings_and_another_protocol(

@@ -140,7 +140,7 @@ def test_home_on_the_command_line_is_the_home(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_every_command_module_has_a_docstring_for_its_users() -> None:
-    from akashic_cli.command_tree import commands, options
+    from akashic_cli.docs.command_tree import commands, options
 
     assert akashic_cli.__doc__
     for name, command in commands():

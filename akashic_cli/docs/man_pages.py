@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from akashic_cli.command_tree import arguments, groups, leaves, options, settings, summary, usage
-from akashic_cli.roff import entry, head, page, paragraphs, roff, see_also
+from akashic_cli.docs.command_tree import arguments, groups, leaves, options, settings, summary, usage
+from akashic_cli.docs.roff import entry, head, page, paragraphs, roff, see_also
 
 EXIT_CODES = (
     (0, "Everything was done."),

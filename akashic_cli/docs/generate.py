@@ -10,12 +10,12 @@ import re
 import sys
 from pathlib import Path
 
-from akashic_cli.api_pages import api_pages
-from akashic_cli.command_tree import commands, settings, summary, usage
-from akashic_cli.man_pages import man_pages
+from akashic_cli.docs.api_pages import api_pages
+from akashic_cli.docs.command_tree import commands, settings, summary, usage
+from akashic_cli.docs.man_pages import man_pages
 from akashic_daemon.errors import UsageError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MAN = Path("man")
 README = Path("README.md")
 
@@ -76,7 +76,3 @@ def main(argv: list[str]) -> int:
         else:
             print(f"{path.relative_to(ROOT)} is out of date: `python -m akashic_cli.docs write`", file=sys.stderr)
     return 1 if stale and argv == ["check"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

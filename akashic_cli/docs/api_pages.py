@@ -12,8 +12,8 @@ from typing import Any
 
 from starlette.routing import Route
 
+from akashic_cli.docs.roff import entry, head, page, roff, see_also
 from akashic_cli.render.explanation import CAUSES
-from akashic_cli.roff import entry, head, page, roff, see_also
 from akashic_daemon.api.app import all_routes
 from akashic_daemon.api.openapi_table import OPERATIONS, Operation
 from akashic_daemon.errors import AkashicError, error_kinds
