@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from akashic_daemon.errors import NotFound
 from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
+from akashic_daemon.process import code_digest
 from akashic_daemon.protocol import PROTOCOL_VERSION, native, tiers
 
 Json = dict[str, Any]
@@ -38,6 +39,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         ensure_private_dir(paths.runtime_dir)
         self.socket_path = str(paths.socket)
         self.protocol_version = PROTOCOL_VERSION
+        self.code = code_digest()
         self.healthy = True
         self.requests: list[tuple[str, str, Any]] = []
         self.conversations = 1
@@ -61,6 +63,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
     def status(self) -> native.Status:
         return native.Status(
             version="0.1.0",
+            code=self.code,
             protocol_version=self.protocol_version,
             pid=os.getpid(),
             started_at_s=1.0,

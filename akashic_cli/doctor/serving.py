@@ -16,13 +16,14 @@ from akashic_daemon import __version__
 from akashic_daemon.config import load
 from akashic_daemon.errors import AkashicError, DaemonNotRunning
 from akashic_daemon.paths import Paths
+from akashic_daemon.process import code_digest
 from akashic_daemon.protocol.native import ModelDetail, ModelList
 
 CONNECT_TIMEOUT_S = 2.0
 
 _OPERATIONS = {"drop": "Drop", "tail_gap": "Replace and tail drops", "repos": "Repos"}
 """Capabilities and the operations that need them."""
-
+_RESTART = "`akashic daemon restart` starts what is installed here; nothing is lost"
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
@@ -43,7 +44,10 @@ def check_daemon(paths: Paths) -> Finding:
         return Finding("daemon", Level.FAIL, text, "`akashic daemon logs`, then `akashic daemon restart`")
     if status.version != __version__:
         text = f"the daemon with pid {status.pid} is version {status.version}, and this command {__version__}"
-        return Finding("daemon", Level.WARN, text, "`akashic daemon restart` loads the new one; nothing is lost")
+        return Finding("daemon", Level.WARN, text, _RESTART)
+    if status.code != code_digest():
+        text = f"the daemon with pid {status.pid} runs other code than is installed here, by the same version number"
+        return Finding("daemon", Level.WARN, f"{text}: from before an upgrade, or of another installation", _RESTART)
     text = f"the daemon {status.version} runs with pid {status.pid}, model {status.engine.model or '-'}"
     if status.warnings:
         text = f"{text}; it warns: {'; '.join(status.warnings)}"

@@ -30,6 +30,7 @@ from akashic_daemon.memory_watch import MemoryWatch
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.policies import PolicyShelf
+from akashic_daemon.process import code_digest, resident_bytes
 from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.protocol.archive import FORMAT, MAGIC, is_archive
@@ -118,6 +119,7 @@ class Service:
     async def start(self) -> None:
         """Open the store and begin loading the default model; returns before the model is loaded."""
         ensure_private_dir(self.paths.store_dir)
+        code_digest()  # of the files that are loaded now; after an upgrade others stand there
         self._database = await self._thread.run(lambda: open_database(self.paths.database))
         store = SessionStore(self._database, SystemClock())
         registry = ModelRegistry(self._database)
@@ -215,6 +217,7 @@ class Service:
         serve = self._config.serve
         return native.Status(
             version=__version__,
+            code=code_digest(),
             protocol_version=PROTOCOL_VERSION,
             pid=os.getpid(),
             started_at_s=self._started_s,
@@ -225,7 +228,7 @@ class Service:
             tcp=f"http://{serve.host}:{serve.port}" if serve.port else None,
             database=str(self.paths.database),
             database_bytes=sum(p.stat().st_size for p in self.paths.store_dir.glob(self.paths.database.name + "*")),
-            resident_bytes=_resident_bytes(),
+            resident_bytes=resident_bytes(),
             engine=self._engine_status(),
             running=sum(a.state != "queued" for a in activity),
             queued=sum(a.state == "queued" for a in activity),
@@ -254,7 +257,7 @@ class Service:
             activity=activity,
             queued=sum(a.state == "queued" for a in activity),
             tiers=await self.upkeep.report(),
-            resident_bytes=_resident_bytes(),
+            resident_bytes=resident_bytes(),
             evicted_tokens_total=self._loop.evicted_tokens(),
             remote_requests_total=self._remote.counters.requests_total,
         )
@@ -490,11 +493,3 @@ class Service:
         async with aclosing(self.answering.continue_session(generation, window_start)) as events:
             async for event in events:
                 yield turn_event(event, session)
-
-
-def _resident_bytes() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -16,6 +16,7 @@ import pytest
 from akashic_cli.__main__ import main
 from akashic_cli.doctor import CHECKS, Level, diagnose, home, installation, serving
 from akashic_daemon.paths import Paths, find_paths
+from akashic_daemon.process import digest_of
 from akashic_daemon.protocol.native import EngineStatus, ModelDetail, ModelSummary
 from cli_daemon import FakeDaemon, listening
 
@@ -214,6 +215,30 @@ def test_a_daemon_of_another_version_or_without_its_model_is_found(
     daemon.engine = EngineStatus(model="gone", state="failed", detail="no such file")
     found = serving.check_daemon(paths)
     assert (found.level, "model.default" in found.to_do) == (Level.FAIL, True)
+
+
+def test_a_daemon_that_goes_on_after_an_upgrade_is_found(paths: Paths, daemon: FakeDaemon) -> None:
+    assert serving.check_daemon(paths).level is Level.OK
+    for code in ("that of before", ""):
+        daemon.code = code
+        found = serving.check_daemon(paths)
+        assert (found.level, "other code" in found.text, "daemon restart" in found.to_do) == (Level.WARN, True, True)
+
+
+def test_code_is_told_apart_by_names_and_contents_and_not_by_place_or_time(tmp_path: Path) -> None:
+    def package(place: str, **files: str) -> str:
+        folder = tmp_path / place / "package"
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+        return digest_of([folder])
+
+    first = package("one", a="x", b="y")
+    assert package("two", a="x", b="y") == first
+    others = [package("three", a="x", b="z"), package("four", a="x", c="y"), package("five", a="xy", b="")]
+    assert len({first, *others}) == 4
+    (tmp_path / "one/package/a.pyc").write_text("no code")
+    assert digest_of([tmp_path / "one/package"]) == first
 
 
 def test_models_whose_file_key_or_server_is_gone_are_found(paths: Paths, daemon: FakeDaemon) -> None:

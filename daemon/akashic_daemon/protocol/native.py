@@ -139,6 +139,8 @@ class Status(Wire):
     """Answer of `/status`: who runs, since when, with what."""
 
     version: str
+    code: str = ""
+    """Digest of the code that it runs; a daemon of before this field says none."""
     protocol_version: int
     pid: int
     started_at_s: float
