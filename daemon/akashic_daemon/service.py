@@ -69,8 +69,6 @@ from akashic_daemon.turns import sampling_of, turn_event
 from akashic_daemon.types import SystemClock
 
 logger = logging.getLogger("akashic.service")
-_HEALTH_LIMIT_S = 30.0
-"""A step may take this long before the loop counts as stuck."""
 
 
 class Service:
@@ -195,13 +193,7 @@ class Service:
 
     async def health(self) -> tuple[bool, str]:
         """Tell if the step loop turns (it answers a ping between two steps), with a sentence on why not."""
-        if self._host.state.state == "loading":
-            return True, "loading the model"
-        try:
-            await asyncio.wait_for(self._host.on_engine_thread(lambda: None), _HEALTH_LIMIT_S)
-        except TimeoutError:
-            return False, f"the step loop has not answered for {_HEALTH_LIMIT_S:.0f} s"
-        return True, "ok"
+        return await self._host.health()
 
     # -- what it tells -----------------------------------------------------------------------------------------
 
@@ -212,7 +204,7 @@ class Service:
 
     async def status(self) -> native.Status:
         """Say who runs, with what, and how full it is."""
-        healthy, detail = await self.health()
+        healthy, detail = self._host.glance()  # people look while a long step is computed
         activity = [*self._loop.activity(), *self._remote.activity()]
         serve = self._config.serve
         return native.Status(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
+from akashic_daemon.engine import host
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import Cancelled
@@ -113,6 +114,33 @@ def test_a_long_prompt_that_is_cancelled_computes_no_step_more_where_none_can_be
             await asking
         assert len(engine.computed) == 2
         engine.is_open = True
+
+    run_with(home, engine, check)
+
+
+def test_status_and_health_are_told_in_the_middle_of_a_step_and_say_when_it_takes_too_long(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = GatedEngine(kv_cells=1 << 14, window_tokens=1 << 13, end_every=NEVER)
+
+    async def check(service: Service) -> None:
+        monkeypatch.setattr(host, "_PING_S", 0.01)
+        assert await service.health() == (True, "ok")
+        asking = asyncio.create_task(ended(service, ask(user("short"), max_tokens=2)))
+        assert await asyncio.to_thread(engine.begun.acquire, timeout=DEADLINE_S)
+        status = await service.status()
+        assert (status.healthy, status.running) == (True, 1)
+        assert await service.health() == (True, "ok")
+        monkeypatch.setattr(host, "_STEP_LIMIT_S", 0.0)
+        status = await service.status()
+        assert not status.healthy
+        assert "the step loop has not answered for" in (status.health_detail or "")
+        assert (await service.health())[0] is False
+        monkeypatch.setattr(host, "_STEP_LIMIT_S", 30.0)
+        engine.is_open = True
+        engine.may.release()
+        assert await asking == "length"
+        assert (await service.status()).healthy
 
     run_with(home, engine, check)
 

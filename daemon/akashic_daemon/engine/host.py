@@ -26,6 +26,10 @@ from akashic_daemon.trajectory.template import ChatTemplate
 logger = logging.getLogger("akashic.models")
 T = TypeVar("T")
 _BATCH_TOKENS = 2048
+_PING_S = 1.0
+"""So long a ping waits for a step to end before the step's age is told instead."""
+_STEP_LIMIT_S = 30.0
+"""A step may take this long before the loop counts as stuck."""
 EngineFactory = Callable[[str, Path], Engine]
 
 
@@ -163,6 +167,28 @@ class ModelHost:
 
         self._loop.call(function, hand_over)
         return await future
+
+    async def health(self) -> tuple[bool, str]:
+        """Tell if the step loop answers a ping between two steps, with a sentence on why not.
+
+        A step on a CPU may take many seconds: who takes longer than a moment is judged by how long it has taken so far.
+        """
+        if self.state.state == "loading":
+            return True, "loading the model"
+        try:
+            await asyncio.wait_for(self.on_engine_thread(lambda: None), _PING_S)
+        except TimeoutError:
+            return self.glance()
+        return True, "ok"
+
+    def glance(self) -> tuple[bool, str]:
+        """Tell the same at once: whether the step that is computed now, if any, is no longer than a step may be."""
+        if self.state.state == "loading":
+            return True, "loading the model"
+        step_s = self._loop.step_s()
+        if step_s > _STEP_LIMIT_S:
+            return False, f"the step loop has not answered for {step_s:.0f} s"
+        return True, "ok"
 
     async def acquire(self, model: KnownModel) -> Engine:
         """Make `model` the loaded one, waiting for requests on another to end, and keep it until `release`.

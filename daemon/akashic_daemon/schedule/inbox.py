@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from akashic_daemon.errors import Cancelled
@@ -18,6 +19,8 @@ class Inbox:
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
+        self._looked_s = time.monotonic()
+        self._is_waiting = False
 
     def put(self, work: Work | None) -> None:
         """Add something that nobody waits for."""
@@ -38,11 +41,21 @@ class Inbox:
 
     def get(self, timeout_s: float | None = None) -> Work | None:
         """Return the next, waiting at most so long (None: as long as it takes). Raises queue.Empty."""
-        return self._queue.get(timeout=timeout_s)
+        self._is_waiting = True
+        try:
+            return self._queue.get(timeout=timeout_s)
+        finally:
+            self._looked_s = time.monotonic()
+            self._is_waiting = False
 
     def get_nowait(self) -> Work | None:
         """Return the next. Raises queue.Empty."""
+        self._looked_s = time.monotonic()
         return self._queue.get_nowait()
+
+    def away_s(self) -> float:
+        """Return for how long the reader has not looked; 0 while it waits for something. Any thread may ask."""
+        return 0.0 if self._is_waiting else time.monotonic() - self._looked_s
 
     def close(self) -> None:
         """Read no more: what is left runs now, and learns it."""

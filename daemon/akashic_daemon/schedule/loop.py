@@ -141,6 +141,10 @@ class StepLoop:
             self._interrupted = True
             engine.interrupt()
 
+    def step_s(self) -> float:
+        """Return for how long the thread has been at its present step or call; 0 while it waits for work."""
+        return self._inbox.away_s()
+
     @property
     def engine(self) -> Engine | None:
         """The loaded engine; only its text methods and descriptions may be used off the thread."""
