@@ -24,7 +24,7 @@ def stats(
     import sys
 
     from akashic_cli.client import connect
-    from akashic_cli.render import dashboard
+    from akashic_cli.render import counters
     from akashic_cli.render.output import print_fields, print_json, print_json_line
     from akashic_daemon.protocol.native import Stats
 
@@ -35,7 +35,7 @@ def stats(
             if as_json:
                 print_json(snapshot.model_dump())
             else:
-                print_fields(dashboard.fields(snapshot))
+                print_fields(counters.fields(snapshot))
             return
         if not as_json:
             from akashic_cli.dashboard.live import watch

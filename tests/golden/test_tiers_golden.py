@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from akashic_cli.render import dashboard
+from akashic_cli.render import counters
 from akashic_cli.render.output import print_fields
 from akashic_cli.render.tiers import bar, print_tiers, summary
 from akashic_daemon.api.metrics import metrics_text
@@ -96,7 +96,7 @@ DRAWINGS: dict[str, Callable[[], None]] = {
     "tiers": lambda: print_tiers(REPORT),
     "tiers-off": lambda: print_tiers(OFF),
     "status": lambda: print_fields([*summary(REPORT), *summary(OFF)]),
-    "stats": lambda: print_fields(dashboard.fields(STATS)),
+    "stats": lambda: print_fields(counters.fields(STATS)),
     "metrics": lambda: print(metrics_text(STATS), end=""),
 }
 
