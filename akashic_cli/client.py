@@ -144,6 +144,23 @@ class Client:
                 raise _error_of(response, path)
             yield _objects(response.iter_lines(), doing)
 
+    def long(
+        self,
+        method: str,
+        path: str,
+        doing: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        content: Iterable[bytes] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the one object of an answer for which there is no time limit. `doing` is what an error says was done."""
+        with self.stream(method, path, body=body, content=content, params=params) as answers:
+            answer = next(iter(answers), None)
+        if answer is None:
+            raise AkashicError(f"{doing}: the answer ended without a result", hint="`akashic daemon logs` says more")
+        return answer
+
     @contextmanager
     def download(self, path: str, **params: str) -> Iterator[Iterator[bytes]]:
         """Open an answer of bytes and give them piece by piece; leaving the block closes it."""

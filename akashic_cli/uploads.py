@@ -87,11 +87,8 @@ def chunks_of(source: Source, sent: Callable[[int], None] = lambda _: None) -> I
 def remember(client: Client, session: str, namespace: str | None) -> Remembered:
     """Take a stored session into long-term memory."""
     body = {} if namespace is None else {"namespace": namespace}
-    with client.stream("POST", f"/memory/sessions/{segment(session)}", body=body) as answers:
-        answer = next(iter(answers), None)
-    if answer is None:
-        raise AkashicError(f"remembering session {session}: the answer has no result", hint="`akashic daemon logs`")
-    return Remembered.model_validate(answer)
+    path = f"/memory/sessions/{segment(session)}"
+    return Remembered.model_validate(client.long("POST", path, f"remembering session {session}", body=body))
 
 
 def say_problems(event: ImportEvent) -> None:

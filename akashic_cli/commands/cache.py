@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,6 @@ from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 from akashic_cli.quantities import ToOption, UnusedOption
 
 if TYPE_CHECKING:
-    from akashic_cli.client import Client
     from akashic_daemon.protocol.tiers import Pruned, PruneRequest
 
 app = typer.Typer(no_args_is_help=True, help="Look after what is kept.")
@@ -74,7 +73,7 @@ def verify(
     client, status = connect(autostart=not no_autostart)
     doing = f"verifying {status.database}"
     with client:
-        report = StoreReport.model_validate(_one(client, "GET", "/cache/verify", doing, params={"fix": int(fix)}))
+        report = StoreReport.model_validate(client.long("GET", "/cache/verify", doing, params={"fix": int(fix)}))
     if as_json:
         print_json(report.model_dump(include={"sessions", "findings"}))
     elif report.findings:
@@ -123,7 +122,7 @@ def prune(
     client, _ = connect(autostart=not no_autostart)
     with client:
         body = request.model_dump()
-        pruned = Pruned.model_validate(_one(client, "POST", "/cache/prune", "pruning the cache", body=body))
+        pruned = Pruned.model_validate(client.long("POST", "/cache/prune", "pruning the cache", body=body))
     if as_json:
         print_json(pruned.model_dump(exclude={"kind", "error"}))
     else:
@@ -164,7 +163,7 @@ def prefetch(
     client, _ = connect(autostart=not no_autostart)
     path, doing = f"/sessions/{segment(session)}/prefetch", f"prefetching session {session!r}"
     with client:
-        done = Prefetched.model_validate(_one(client, "POST", path, doing))
+        done = Prefetched.model_validate(client.long("POST", path, doing))
     if as_json:
         print_json(done.model_dump(exclude={"kind", "error"}))
     else:
@@ -174,22 +173,3 @@ def prefetch(
         )
     if done.detail:
         say(done.detail)
-
-
-def _one(
-    client: Client,
-    method: str,
-    path: str,
-    doing: str,
-    *,
-    params: dict[str, Any] | None = None,
-    body: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the one object of an answer for which there is no time limit."""
-    from akashic_daemon.errors import AkashicError
-
-    with client.stream(method, path, params=params, body=body) as answers:
-        answer = next(iter(answers), None)
-    if answer is None:
-        raise AkashicError(f"{doing}: the answer ended without a result", hint="`akashic daemon logs` says more")
-    return answer

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +12,6 @@ from akashic_cli import complete, pick
 from akashic_cli.commands.mem_watch import watch
 from akashic_cli.options import HomeOption, JsonOption, NamespaceOption, NamespacesOption, NoAutostartOption
 from akashic_cli.quantities import AfterOption, AtOption, BeforeOption
-
-if TYPE_CHECKING:
-    from akashic_cli.client import Client
 
 app = typer.Typer(no_args_is_help=True, help="Look at long-term memory, search it, add to it, and forget.")
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Most turns.")]
@@ -89,10 +87,10 @@ def search(
 ) -> None:
     """Print the turns that fit a question, the best first."""
     from akashic_cli.client import connect
-    from akashic_cli.render.memory import print_found
+    from akashic_cli.render.memory import print_found, say_nothing_found
     from akashic_cli.render.output import say
     from akashic_daemon.errors import UsageError
-    from akashic_daemon.protocol.memory import SearchRequest, SearchResult
+    from akashic_daemon.protocol.memory import MemoryStats, SearchRequest, SearchResult
 
     if not query.strip():
         raise UsageError("searching memory: the question is empty", hint='akashic mem search "where do I live?"')
@@ -101,11 +99,12 @@ def search(
     client, _ = connect(autostart=not no_autostart)
     with client:
         found = SearchResult.model_validate(client.post("/memory/search", body))
+        stats = None if found.found or as_json else MemoryStats.model_validate(client.get("/memory"))
     _show(as_json, found.model_dump(), lambda: print_found(found.found, explain=explain))
     if found.note:
         say(f"note: the order is memory's own: {found.note}")
-    if not found.found and not as_json:
-        say("memory holds nothing there; `akashic mem stats` shows what it holds")
+    if stats is not None:
+        say_nothing_found(found, stats)
 
 
 @app.command()
@@ -218,7 +217,7 @@ def forget(
         )
     client, _ = connect(autostart=not no_autostart)
     with client:
-        done = Forgotten.model_validate(_one(client, "/memory/forget", "forgetting", body=body))
+        done = Forgotten.model_validate(client.long("POST", "/memory/forget", "forgetting", body=body))
     _show(as_json, done.model_dump(exclude={"kind", "error"}), lambda: print_forgotten(done))
 
 
@@ -231,7 +230,7 @@ def compact(as_json: JsonOption = False, no_autostart: NoAutostartOption = False
 
     client, _ = connect(autostart=not no_autostart)
     with client:
-        done = MemoryStats.model_validate(_one(client, "/memory/compact", "compacting memory"))
+        done = MemoryStats.model_validate(client.long("POST", "/memory/compact", "compacting memory"))
     _show(as_json, done.model_dump(exclude={"kind", "error"}), lambda: print_stats(done))
 
 
@@ -265,15 +264,25 @@ def export_memory(
 
     from akashic_cli.client import connect
     from akashic_cli.render.files import write_atomically
+    from akashic_cli.render.memory import say_empty
+
+    count = 0
+
+    def counted(turns: Iterable[Any]) -> Iterator[str]:
+        nonlocal count
+        for turn in turns:
+            count += 1
+            yield json.dumps(turn, ensure_ascii=False) + "\n"
 
     client, _ = connect(autostart=not no_autostart)
     with client, client.stream("GET", "/memory/export", params={"namespace": namespaces or []}) as turns:
-        lines = (json.dumps(turn, ensure_ascii=False) + "\n" for turn in turns)
         if output is not None:
-            write_atomically(output, (line.encode("utf-8", "replace") for line in lines))
-            return
-        for line in lines:
-            print(line, end="")
+            write_atomically(output, (line.encode("utf-8", "replace") for line in counted(turns)))
+        else:
+            for line in counted(turns):
+                print(line, end="")
+    if not count:
+        say_empty(session=None, is_narrowed=bool(namespaces))
 
 
 @app.command("import")
@@ -288,21 +297,17 @@ def import_memory(
     from akashic_cli.render.output import say
     from akashic_cli.render.units import count
     from akashic_cli.uploads import chunks_of, open_source
-    from akashic_daemon.errors import AkashicError
     from akashic_daemon.protocol.memory import Remembered
 
     source = open_source(file)
     client, _ = connect(autostart=not no_autostart)
-    with client, source.file, client.stream("POST", "/memory/import", content=chunks_of(source)) as answers:
-        answer = next(iter(answers), None)
-    if answer is None:
-        raise AkashicError(f"importing memory from {source.label}: the answer has no result", hint="try again")
-    done = Remembered.model_validate(answer)
-    _show(
-        as_json,
-        done.model_dump(include={"new", "known"}),
-        lambda: say(f"{count(done.new)} new turns, {count(done.known)} known ones"),
-    )
+    with client, source.file:
+        doing = f"importing memory from {source.label}"
+        done = Remembered.model_validate(client.long("POST", "/memory/import", doing, content=chunks_of(source)))
+    told = f"{count(done.new)} new turns, {count(done.known)} known ones"
+    if not (done.new or done.known):
+        told = f"{source.label} has no turns; `akashic mem export` writes what is read here"
+    _show(as_json, done.model_dump(include={"new", "known"}), lambda: say(told))
 
 
 def _decoded(data: bytes) -> str:
@@ -321,14 +326,3 @@ def _show(as_json: bool, value: Any, show: Any) -> None:
         print_json(value)
     else:
         show()
-
-
-def _one(client: Client, path: str, doing: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the one object of an answer for which there is no time limit."""
-    from akashic_daemon.errors import AkashicError
-
-    with client.stream("POST", path, body=body) as answers:
-        answer = next(iter(answers), None)
-    if answer is None:
-        raise AkashicError(f"{doing}: the answer ended without a result", hint="`akashic daemon logs` says more")
-    return answer
