@@ -1,7 +1,8 @@
-"""A disk that fails at its N-th call: calls to the extents' files and statements of the index are counted together."""
+"""A disk that fails at its N-th call (calls to the extents' files and statements of the index are counted together), or is full."""
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -73,3 +74,14 @@ class FailingDisk(CountingFiles):
 
         with mock.patch("akashic_daemon.store.database.sqlite3.connect", connect):
             yield
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Let the kernel refuse every write beyond a size, as a full disk does: the index's writes too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.record import Found, Miss, MissReason, RefusalReason
 from akashic_daemon.store.blocks.store import BlockStore
 from block_stores import CountingFiles, open_store, record
+from disk_faults import largest_file
 
 State = dict[str, list[tuple[str, bytes]]]
 GROUPS = ("a", "b", "new")
@@ -212,17 +212,6 @@ def test_whichever_read_fails_it_is_a_miss_that_names_it_and_nothing_is_given_up
     assert store.stats().quarantined_now == 0
     assert check(store) == []
     store.close()
-
-
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    """Let the kernel refuse every write beyond a size, as a full disk does: the index's writes too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("operation", ["put", "put more", "compact", "delete"])

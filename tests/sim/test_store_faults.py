@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.types import SystemClock
+from disk_faults import largest_file
 
 _BATCH = 40
 _WRITER = """
@@ -65,17 +64,6 @@ def test_killed_in_mid_write_the_store_opens_whole_with_all_that_was_told_as_sto
         if any(row.name == "branch" for row in store.all()):
             store.remove("branch")
         database.close()
-
-
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    """Let the kernel refuse every write beyond a size, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def state(store: SessionStore) -> dict[str, list[str]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from akashic_daemon.errors import AkashicError, StoreUnwritable
 from akashic_daemon.store.blocks.record import Found, MissReason
 from akashic_daemon.tiers.ssd import Outgoing, Refused, SsdTier, open_ssd, tier_problem
 from block_stores import CountingFiles, FakeClock, payload
+from disk_faults import largest_file
 
 BUDGET = 400_000
 KILLS = int(os.environ.get("TIER_KILLS", "4"))
@@ -122,17 +122,6 @@ def test_whichever_read_fails_is_a_miss_and_nothing_is_given_up_for_it(tmp_path:
     assert tier.unavailable is None
     assert contents(tier) == {key: expected(key) for key in keys}
     tier.close()
-
-
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    """Let the kernel refuse every write beyond a size, as a full disk does: the index's writes too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_on_a_full_disk_it_refuses_says_so_once_reads_on_and_works_again_with_room(

@@ -185,21 +185,18 @@ def cut_at(spans: Iterable[Span], position: int) -> Iterator[Span]:
 def active_cache(path: Path) -> ActiveCache:
     """Return the active cache at the end of a path."""
     state = ActiveCache()
-    for step in path.steps():
-        if isinstance(step, Op):
-            state = state.apply(step)
-            continue
-        count = len(step)
-        if state.inserting:
-            first = min(count, state.inserting)
-            state = state.append(first)
-            count -= first
-        state = state.append(count)
+    for state, _ in _course(path):  # noqa: B007 - the last one is wanted
+        pass
     return state
 
 
 def has_tail_gap(path: Path) -> bool:
     """Tell if any token's position doesn't follow the highest one that it sees, as after dropping the tail."""
+    return any(tokens and (seen := state.seen()) and seen[-1].end < state.position for state, tokens in _course(path))
+
+
+def _course(path: Path) -> Iterator[tuple[ActiveCache, int]]:
+    """Give each active cache that tokens are appended to, with how many; at the end the last one, with none."""
     state = ActiveCache()
     for step in path.steps():
         if isinstance(step, Op):
@@ -207,9 +204,7 @@ def has_tail_gap(path: Path) -> bool:
             continue
         count = len(step)
         while count:
-            seen = state.seen()
-            if seen and seen[-1].end < state.position:
-                return True
             taken = min(count, state.inserting) if state.inserting else count
+            yield state, taken
             state, count = state.append(taken), count - taken
-    return False
+    yield state, 0
