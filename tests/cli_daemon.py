@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from akashic_daemon.errors import NotFound
+from akashic_daemon.errors import ConfigError, NotFound
 from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
 from akashic_daemon.process import code_digest
 from akashic_daemon.protocol import PROTOCOL_VERSION, native, tiers
@@ -53,6 +53,7 @@ class FakeDaemon(socketserver.ThreadingUnixStreamServer):
         self.details: list[native.ModelDetail] = []
         """Models to tell of instead of the one it has."""
         self.tcp: str | None = None
+        self.taken_ports: set[int] = set()
         self.import_query: dict[str, str] = {}
         self.turn_error: Json | None = None
         self.hang_after_text = False
@@ -136,6 +137,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def status(self, **_: Any) -> None:
         self._json(200, self.server.status().model_dump())
+
+    def listen(self, body: Json, **_: Any) -> None:
+        if body["port"] in self.server.taken_ports:
+            self._json(400, {"error": ConfigError("the port is taken").to_wire()})
+            return
+        self.server.tcp = f"http://127.0.0.1:{body['port'] or 40000}"
+        self._json(200, native.Listening(tcp=self.server.tcp).model_dump())
 
     def stats(self, **_: Any) -> None:
         self._json(200, native.Stats(at_s=1, uptime_s=2, requests_total=7).model_dump())
@@ -270,6 +278,7 @@ _NATIVE = "/akashic/v1"
 _ROUTES = [
     ("GET", "/healthz", "healthz"),
     ("GET", f"{_NATIVE}/status", "status"),
+    ("POST", f"{_NATIVE}/listen", "listen"),
     ("GET", f"{_NATIVE}/stats", "stats"),
     ("GET", f"{_NATIVE}/stats/stream", "stats_stream"),
     ("POST", f"{_NATIVE}/import", "import_transcript"),

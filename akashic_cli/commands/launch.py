@@ -59,17 +59,13 @@ def launch(
 
 
 def _target(client: Client, status: Status, name: str | None) -> Target:
-    """Find out what a client must be told. Raises Conflict when the daemon isn't reached by TCP, NotFound for the model."""
+    """Find out what a client must be told. Raises NotFound for the model."""
     from akashic_cli.launch import NO_TOKEN, Target
-    from akashic_daemon.errors import Conflict, NotFound
+    from akashic_daemon.errors import NotFound
     from akashic_daemon.paths import find_paths
     from akashic_daemon.protocol.native import ModelList
 
-    if status.tcp is None:
-        raise Conflict(
-            "launching a client: the daemon listens on its Unix socket only, and clients need TCP",
-            hint=f"`akashic config set serve.port {_PORT}` and `akashic daemon restart`",
-        )
+    tcp = status.tcp or _opened(client)
     models = ModelList.model_validate(client.get("/models")).models
     found = next((m for m in models if (m.name == name if name is not None else m.default)), None)
     if found is None:
@@ -80,5 +76,18 @@ def _target(client: Client, status: Status, name: str | None) -> Target:
         window = min(engine.window_tokens, engine.kv_cells_total or engine.window_tokens)
     file = find_paths().token_file
     token = file.read_text("ascii").strip() if file.exists() else NO_TOKEN
-    url = status.tcp if "://" in status.tcp else f"http://{status.tcp}"
-    return Target(url.rstrip("/"), token, found.name, window)
+    return Target(tcp, token, found.name, window)
+
+
+def _opened(client: Client) -> str:
+    """Have the daemon listen on TCP, which clients need; on any free port where the usual one is taken."""
+    from akashic_cli.render.output import say
+    from akashic_daemon.errors import ConfigError
+    from akashic_daemon.protocol.native import Listening
+
+    try:
+        tcp = Listening.model_validate(client.post("/listen", {"port": _PORT})).tcp
+    except ConfigError:
+        tcp = Listening.model_validate(client.post("/listen", {"port": 0})).tcp
+    say(f"the daemon listens on {tcp} now, until it ends; `akashic config set serve.port {_PORT}` makes that lasting")
+    return tcp

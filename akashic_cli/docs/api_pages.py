@@ -66,7 +66,7 @@ def _routes_page() -> str:
         *head("AKASHIC-API", 7, "akashic-api", "the HTTP routes of the akashic daemon"),
         ".SH DESCRIPTION",
         roff(
-            "The daemon serves its Unix socket always and a loopback TCP port when serve.port is set. On TCP each request but "
+            "The daemon serves its Unix socket always and a loopback TCP port when serve.port is set or POST /akashic/v1/listen asks for one. On TCP each request but "
             "GET /healthz carries the token of the store's file `token`, as `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`; "
             "Host and Origin must be loopback. Bodies are JSON. What each route takes and gives in full is in GET "
             "/openapi.json. Errors have the shape of the API that was asked; their codes are in akashic-errors(7)."

@@ -99,16 +99,15 @@ def check_port(paths: Paths) -> Finding:
         serve = load(paths.config_file).config.serve
     except AkashicError:
         return Finding("port", Level.WARN, "the TCP port wasn't looked at", "fix the settings first")
-    if serve.port == 0:
-        return Finding(
-            "port", Level.OK, "TCP is off; agents use the Unix socket", "`akashic config set serve.port 8080`"
-        )
     try:
         with Client(paths.socket) as client:
             if (tcp := client.handshake().tcp) is not None:
                 return Finding("port", Level.OK, f"the daemon serves TCP at {tcp}")
     except AkashicError:
         pass  # Reported by `check_daemon`; the port may still be tried.
+    if serve.port == 0:
+        to_do = "`akashic launch` opens it when a client needs it; `akashic config set serve.port 8642` always"
+        return Finding("port", Level.OK, "TCP is off; the command line uses the Unix socket", to_do)
     try:
         with socket.create_server((serve.host, serve.port)):
             return Finding("port", Level.OK, f"{serve.host}:{serve.port} is free")

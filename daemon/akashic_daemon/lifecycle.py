@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import ipaddress
 import logging
 import os
 import secrets
@@ -22,17 +21,17 @@ from akashic_daemon.api.app import LOOPBACK_HOSTS, create_app
 from akashic_daemon.api.border import Activity
 from akashic_daemon.api.connection import Connection
 from akashic_daemon.api.spool import remove_left_uploads
-from akashic_daemon.config import ServeSection, Settings, log_level
+from akashic_daemon.config import Settings, log_level
 from akashic_daemon.errors import ConfigError, DaemonRunning, StoreUnwritable
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.service import Service
+from akashic_daemon.tcp_port import BACKLOG, tcp_socket
 
 logger = logging.getLogger("akashic.daemon")
 _SOCKET_PATH_LIMIT_BYTES = 107
 _DRAIN_S = 1.0
 """How long each step of the end waits: for short answers, for last words, for connections to close."""
 _STOP_LIMIT_S = 9.5
-_BACKLOG = 512
 _SHORTEST_TOKEN = 16
 
 
@@ -92,31 +91,6 @@ def unix_socket(paths: Paths) -> socket.socket:
     return listener
 
 
-def tcp_socket(serve: ServeSection) -> socket.socket:
-    """Return the listening TCP socket. Raises ConfigError for an outside address or a taken port."""
-    host = "127.0.0.1" if serve.host == "localhost" else serve.host
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError as error:
-        raise ConfigError(f"serve.host {serve.host!r} is not an IP address", hint="use 127.0.0.1 or ::1") from error
-    if not loopback:
-        raise ConfigError(
-            f"serve.host {serve.host} is not a loopback address", hint="use 127.0.0.1; put a proxy in front for others"
-        )
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, serve.port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"listening on {host}:{serve.port}: {error.strerror}",
-            hint="choose another --port, or stop the program that has it",
-        ) from error
-    return listener
-
-
 def bearer_token(path: Path) -> str:
     """Return the token for TCP clients, made on first use, 0600. Raises StoreUnwritable, or ConfigError for a weak one."""
     ensure_private_dir(path.parent)
@@ -158,6 +132,14 @@ class _Server(uvicorn.Server):
         """Do nothing."""
         yield
 
+    async def listen(self, listener: socket.socket) -> None:
+        """Serve on one more socket, until the end."""
+
+        def connection() -> Connection:
+            return Connection(self.config, self.server_state, self.lifespan.state)
+
+        self.servers.append(await asyncio.get_running_loop().create_server(connection, sock=listener, backlog=BACKLOG))
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
@@ -198,19 +180,20 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     options = settings.config.serve
-    token = None if options.insecure_no_auth or not options.port else bearer_token(paths.token_file)
+    token = None if options.insecure_no_auth else bearer_token(paths.token_file)
     activity = Activity()
     app = create_app(service, token=token, allowed_hosts=LOOPBACK_HOSTS | {options.host}, activity=activity)
     server = _Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
-            proxy_headers=False, server_header=False, backlog=_BACKLOG,
+            proxy_headers=False, server_header=False, backlog=BACKLOG,
         )
     )  # fmt: skip
+    service.tcp.serve = server.listen
     await service.start()
     serving = asyncio.create_task(server.serve(sockets=sockets))
     stopping = asyncio.create_task(stop.wait())
-    telling = asyncio.create_task(_say_ready(server, paths, options))
+    telling = asyncio.create_task(_say_ready(server, paths, service.tcp.url))
     watching = asyncio.create_task(_watch_idle(activity, options.idle_exit_s, stop))
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
@@ -249,10 +232,9 @@ def _end_by_force_after(seconds: float) -> None:
     timer.start()
 
 
-async def _say_ready(server: _Server, paths: Paths, options: ServeSection) -> None:
+async def _say_ready(server: _Server, paths: Paths, url: str | None) -> None:
     await server.listening.wait()
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    logger.info("akashic listens on %s%s", paths.socket, f" and http://{host}:{options.port}" if options.port else "")
+    logger.info("akashic listens on %s%s", paths.socket, f" and {url}" if url else "")
 
 
 async def _watch_idle(activity: Activity, idle_exit_s: int, stop: asyncio.Event) -> None:

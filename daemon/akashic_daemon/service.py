@@ -59,6 +59,7 @@ from akashic_daemon.store.responses import ResponseStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
+from akashic_daemon.tcp_port import TcpPort
 from akashic_daemon.tier_service import TierService
 from akashic_daemon.tier_upkeep import TierUpkeep
 from akashic_daemon.trace_keeper import TraceKeeper
@@ -107,6 +108,7 @@ class Service:
         )
         self.memory_watch = MemoryWatch(self.memory)
         self._volatile = VolatileLines(self._config.cache.volatile_lines)
+        self.tcp = TcpPort(self._config.serve)
         self._started_s = time.time()
         self._ids = itertools.count(1)
         self._loading: asyncio.Task[None] | None = None
@@ -206,7 +208,6 @@ class Service:
         """Say who runs, with what, and how full it is."""
         healthy, detail = self._host.glance()  # people look while a long step is computed
         activity = [*self._loop.activity(), *self._remote.activity()]
-        serve = self._config.serve
         return native.Status(
             version=__version__,
             code=code_digest(),
@@ -217,7 +218,7 @@ class Service:
             healthy=healthy,
             health_detail=None if healthy and detail == "ok" else detail,
             socket=str(self.paths.socket),
-            tcp=f"http://{serve.host}:{serve.port}" if serve.port else None,
+            tcp=self.tcp.url,
             database=str(self.paths.database),
             database_bytes=sum(p.stat().st_size for p in self.paths.store_dir.glob(self.paths.database.name + "*")),
             resident_bytes=resident_bytes(),

@@ -51,6 +51,26 @@ def test_the_token_is_private_and_opens_tcp(home: Path, paths: Paths) -> None:
         assert httpx.get(url, timeout=DEADLINE_S).status_code == 401
 
 
+def test_a_running_daemon_listens_on_tcp_when_its_owner_asks_and_wants_the_token_there(
+    home: Path, paths: Paths
+) -> None:
+    with daemon(home), on_socket(paths) as client:
+        assert client.get("/akashic/v1/status").json()["tcp"] is None
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            taken = client.post("/akashic/v1/listen", json={"port": other.getsockname()[1]})
+            assert (taken.status_code, taken.json()["error"]["code"]) == (400, "config")
+        tcp = client.post("/akashic/v1/listen", json={}).json()["tcp"]
+        assert client.post("/akashic/v1/listen", json={"port": free_port()}).json()["tcp"] == tcp
+        assert client.get("/akashic/v1/status").json()["tcp"] == tcp
+        headers = {"authorization": f"Bearer {paths.token_file.read_text().strip()}"}
+        assert httpx.get(f"{tcp}/v1/models", headers=headers, timeout=DEADLINE_S).status_code == 200
+        assert httpx.get(f"{tcp}/v1/models", timeout=DEADLINE_S).status_code == 401
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{tcp}/healthz", timeout=DEADLINE_S)
+
+
 def test_another_loopback_address_is_served_under_its_own_name(home: Path, paths: Paths) -> None:
     port = free_port()
     with daemon(home, "--host", "127.0.0.2", "--port", str(port)):

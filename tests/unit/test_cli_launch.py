@@ -15,7 +15,7 @@ import pytest
 
 from akashic_cli.__main__ import main
 from akashic_cli.launch import Agent, Setup, Target, setup
-from akashic_daemon.errors import Conflict, NotFound, UsageError
+from akashic_daemon.errors import NotFound, UsageError
 from akashic_daemon.paths import ensure_private_dir, find_paths
 from cli_daemon import FakeDaemon, listening
 
@@ -122,12 +122,15 @@ def test_a_client_is_started_with_its_settings_and_its_own_arguments(
     assert env["PATH"] == str(program.parent)
 
 
-def test_a_daemon_without_tcp_is_told_how_to_get_it(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
-    daemon.tcp = None
-    assert main(["launch", "env"]) == Conflict.exit_code
+@pytest.mark.parametrize(("taken", "port"), [(set[int](), 8642), ({8642}, 40000)])
+def test_a_daemon_without_tcp_is_asked_to_listen(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], taken: set[int], port: int
+) -> None:
+    daemon.tcp, daemon.taken_ports = None, taken
+    assert main(["launch", "env"]) == 0
     said = capsys.readouterr()
+    assert f"export OPENAI_BASE_URL=http://127.0.0.1:{port}/v1" in said.out.splitlines()
     assert "config set serve.port" in said.err
-    assert not said.out
 
 
 def test_a_client_that_is_not_installed_and_a_model_that_is_not_there_are_named(

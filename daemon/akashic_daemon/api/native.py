@@ -28,6 +28,7 @@ def routes() -> list[Route]:
     return [
         Route("/healthz", healthz, methods=["GET"]),
         Route(f"{p}/status", status, methods=["GET"]),
+        Route(f"{p}/listen", listen, methods=["POST"]),
         Route(f"{p}/stats", stats, methods=["GET"]),
         Route(f"{p}/stats/stream", stats_stream, methods=["GET"]),
         Route(f"{p}/import", import_transcript, methods=["POST"]),
@@ -75,6 +76,12 @@ async def healthz(request: Request) -> Response:
 async def status(request: Request) -> Response:
     """Answer with Status."""
     return _json(await service_of(request).status())
+
+
+async def listen(request: Request) -> Response:
+    """Listen on a loopback TCP port too, until the daemon ends; the token guards it."""
+    body = parse(native.ListenRequest, await read_json(request))
+    return _json(native.Listening(tcp=await service_of(request).tcp.open(body.port)))
 
 
 async def stats(request: Request) -> Response:

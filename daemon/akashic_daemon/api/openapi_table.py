@@ -59,6 +59,7 @@ _NATIVE: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/openapi.json"): Operation("Document"),
     ("GET", f"{_P}/status"): Operation(native.Status),
+    ("POST", f"{_P}/listen"): Operation(native.Listening, native.ListenRequest),
     ("GET", f"{_P}/stats"): Operation(native.Stats),
     ("GET", f"{_P}/stats/stream"): _lines(
         native.Stats, query={"interval_s": {"type": "number", "default": 1}}, about="A line each interval, without end."
@@ -172,6 +173,7 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
     responses.CountInputRequest: {"input": "Say hello."},
     native.TurnRequest: {"prompt": "Say hello.", "max_tokens": 16},
     native.ForkRequest: {"at_message": 0},
+    native.ListenRequest: {"port": 0},
     native.AddModelRequest: {"path": "/models/some.gguf"},
     context.OpsRequest: {"ops": [{"op": "drop", "select": "tool[:-1]"}, {"op": "repos"}]},
     context.AppendRequest: {"role": "user", "content": "Say hello."},

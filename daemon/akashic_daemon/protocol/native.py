@@ -1,6 +1,7 @@
 """Wire models of the native routes, all below `/akashic/v1`.
 
     GET    /status                      Status
+    POST   /listen                      ListenRequest -> Listening: on TCP too, until the daemon ends
     GET    /stats                       Stats
     GET    /stats/stream?interval_s=1   NDJSON of Stats
     POST   /import?format=&name=&file=  body: the transcript's bytes, `file` what errors call it; NDJSON of ImportEvent
@@ -158,6 +159,18 @@ class Status(Wire):
     sessions: int = 0
     tiers: TierReport = TierReport()
     warnings: list[str] = Field(default_factory=list)
+
+
+class ListenRequest(Wire):
+    """Ask the daemon to listen on a loopback port; 0 is any free one. Where it listens already it goes on."""
+
+    port: int = Field(0, ge=0, le=65535)
+
+
+class Listening(Wire):
+    """Where TCP clients find the daemon."""
+
+    tcp: str
 
 
 class SessionActivity(Wire):
