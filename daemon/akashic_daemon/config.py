@@ -87,6 +87,11 @@ class ModelSection(_Section):
     engine: Literal["auto", "llama_cpp", "torch"] = Field(
         "auto", description="What computes: auto is llama.cpp for GGUFs and torch for Hugging Face folders."
     )
+    torch_devices: str = Field(
+        "auto",
+        description="Torch engine: devices that share the layers, e.g. cuda:0,cuda:1. auto: the first GPU, further ones when it is "
+        "too small, else the CPU.",
+    )
     sparse_blocks: int = Field(
         0,
         ge=0,

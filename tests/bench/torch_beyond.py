@@ -23,8 +23,10 @@ import torch
 
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+from akashic_daemon.engine.torch_engine.attention import PagedAttention
 from akashic_daemon.engine.torch_engine.graphs import DecodeGraphs
 from akashic_daemon.engine.torch_engine.loading import Loaded, make_kv
+from akashic_daemon.engine.torch_engine.pool import KvPool
 from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.engine.torch_engine.weights import Weights
 from bench.torch_decode import LLAMA_3_8B, SMALL, A, NoVocabulary, make_info, random_weights, timed
@@ -47,6 +49,7 @@ def make_engine(
 def fill(engine: TorchEngine, tokens: int, spread: float) -> None:
     """Let A hold random KV of so many tokens; the keys of a page in one head are larger by a factor, exp(spread x normal)."""
     kv, pool = engine.kv, engine.kv.pool
+    assert isinstance(pool, KvPool)
     engine.release(A)
     if isinstance(pool, RamPool):
         pool.close_pages(range(pool.shape.pages))
@@ -157,6 +160,7 @@ def main() -> None:
         fill(engine, wanted.context, spread)
         for prefetch in wanted.prefetch:
             pool.hot.prefetch = prefetch
+            assert isinstance(engine._attention, PagedAttention)
             engine._graphs = DecodeGraphs(engine._model, engine._attention)
             row = decode_s(engine, wanted.context, wanted.steps)
             row["of_all_on_gpu"] = all_ms["step_ms"] / row["step_ms"]

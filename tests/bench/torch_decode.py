@@ -155,6 +155,7 @@ def _script(engine: TorchEngine) -> list[np.ndarray[Any, Any]]:
 def fill(engine: TorchEngine, tokens: int) -> None:
     """Let sequence A hold random KV of so many tokens: what it says doesn't matter, what it costs does."""
     kv = engine.kv
+    assert isinstance(kv.pool, KvPool)
     for layer in range(kv.pool.layers):
         kv.pool.k[layer].normal_()
         kv.pool.v[layer].normal_()

@@ -16,6 +16,7 @@ import torch
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
 from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+from akashic_daemon.engine.torch_engine.pool import KvPool
 from akashic_daemon.errors import EngineError
 from akashic_daemon.types import SequenceId
 from tiny_gguf import Shape, write_tiny_gguf
@@ -77,18 +78,21 @@ def test_drop_replace_repos_and_branching_of_one_leave_the_other_bit_identical(e
 
 def test_repos_moves_no_kv(engine: TorchEngine) -> None:
     engine.decode([BatchItem(BUSY, list(range(40)), 0, logits=False)])
-    k, v = engine.kv.pool.k.clone(), engine.kv.pool.v.clone()
+    pool = engine.kv.pool
+    assert isinstance(pool, KvPool)
+    k, v = pool.k.clone(), pool.v.clone()
     saved = engine.save(BUSY, [(0, 12), (20, 40)])
     engine.release(BUSY)
     engine.load(saved, BUSY, [(0, 12), (12, 32)])
     assert engine.position_range(BUSY) == (0, 31)
-    assert torch.equal(k, engine.kv.pool.k)
-    assert torch.equal(v, engine.kv.pool.v)
+    assert torch.equal(k, pool.k)
+    assert torch.equal(v, pool.v)
     assert saved.nbytes < 200
 
 
 def test_logits_that_are_no_numbers_are_an_error_and_add_nothing(engine: TorchEngine) -> None:
     engine.decode([BatchItem(CALM, list(range(20)), 0, logits=True)])
+    assert isinstance(engine.kv.pool, KvPool)
     engine.kv.pool.v[0, int(engine.kv.views(CALM)[0, 0])] = float("nan")
     with pytest.raises(EngineError, match="logits are not numbers"):
         engine.decode([BatchItem(CALM, [5], 20, logits=True)])

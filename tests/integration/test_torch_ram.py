@@ -17,9 +17,10 @@ from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
 from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
 from akashic_daemon.engine.torch_engine.ram_pool import RamPool
-from akashic_daemon.errors import ConfigError, Unsupported
+from akashic_daemon.errors import ConfigError
 from akashic_daemon.types import SequenceId
 from tiny_gguf import Shape, write_tiny_gguf
+from torch_lives import logits, random_step
 from torch_programs import TorchPrograms
 
 pytestmark = pytest.mark.model
@@ -42,15 +43,10 @@ def engine(file: Path, *, hot: int | None, blocks: int = 2, **more: Any) -> Torc
     opened = more.get("open_pages", 4)
     more |= {} if hot is None else {"gpu_kv_tokens": STAGED + (hot + (opened if blocks else 0)) * PAGE}
     options = TorchOptions(
-        name="tiny", path=file, kv_type="f32", max_sequences=4, kv_tokens=CELLS, page_tokens=PAGE, threads=1,
-        device="cpu", sparse_blocks=blocks, **more,
+        name="tiny", path=file, max_sequences=4, kv_tokens=CELLS, page_tokens=PAGE, threads=1,
+        device="cpu", sparse_blocks=blocks, **{"kv_type": "f32", **more},
     )  # fmt: skip
     return TorchEngine(options, LlamaVocabulary(file))
-
-
-def logits(engine: TorchEngine, *items: BatchItem) -> Any:
-    engine.decode(items)
-    return np.concatenate([engine.logits(n) for n, item in enumerate(items) if item.logits])
 
 
 def prefill(engine: TorchEngine, sequence: SequenceId, tokens: list[int]) -> Any:
@@ -77,8 +73,9 @@ def test_few_tiles_give_the_answers_of_all(file: Path, prefetch: int) -> None:
     assert (ahead > 0) == (prefetch > 0)
 
 
-def test_dense_decode_reads_everything_from_ram(file: Path) -> None:
-    everything, staged = engine(file, hot=None, blocks=0), engine(file, hot=0, blocks=0)
+@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
+def test_dense_decode_reads_everything_from_ram(file: Path, kv_type: str) -> None:
+    everything, staged = (engine(file, hot=hot, blocks=0, kv_type=kv_type) for hot in (None, 0))
     assert np.array_equal(prefill(everything, A, TEXT), prefill(staged, A, TEXT))
     before = staged.kv.pool.stage.read_pages  # type: ignore[attr-defined]
     item = BatchItem(A, [5], len(TEXT), logits=True)
@@ -87,76 +84,20 @@ def test_dense_decode_reads_everything_from_ram(file: Path) -> None:
     assert "every step" in staged.warnings[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_lives_of_sequences_are_the_same_in_ram(file: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "kv_type"), [(0, "f32"), (1, "f32"), (2, "q8_0"), (3, "f16"), (4, "q8_0")])
+def test_random_lives_of_sequences_are_the_same_in_ram(file: Path, seed: int, kv_type: str) -> None:
     """Prefill, decode, share, drop, move, save, export, import and packing, in any order, with tiles for a quarter or fewer."""
     chance = random.Random(seed)
-    engines = engine(file, hot=None), engine(file, hot=15, open_pages=chance.choice((1, 3)))
+    opened = chance.choice((1, 3))
+    engines = engine(file, hot=None, kv_type=kv_type), engine(file, hot=15, open_pages=opened, kv_type=kv_type)
     lives: dict[int, int] = {}
     for _ in range(60):
-        _random_step(chance, engines, lives)
+        random_step(chance, engines, lives)
         for one in engines:
             one.kv.check()
         hot(engines[1]).check()
     wanted, lacked, _ = hot(engines[1]).counts()
     assert 0 < lacked < wanted, "no tile lacked, or all did: the test shows nothing"
-
-
-def _random_step(chance: random.Random, engines: tuple[TorchEngine, ...], lives: dict[int, int]) -> None:
-    roll, sequence = chance.random(), chance.randrange(4)
-    if sequence not in lives:
-        others = sorted(lives)
-        if others and chance.random() < 0.5:
-            source, lives[sequence] = SequenceId(others[0]), lives[others[0]]
-            for one in engines:
-                one.share(source, SequenceId(sequence), 0, lives[sequence])
-        else:
-            lives[sequence] = 0
-        roll = 0.0
-    own, end = SequenceId(sequence), lives[sequence]
-    if end > 200 or roll > 0.93:
-        for one in engines:
-            one.release(own)
-        del lives[sequence]
-    elif roll < 0.3:
-        _same(engines, [_item(chance, sequence, lives, chance.randint(2, 60))])
-    elif roll < 0.75:
-        chosen = [s for s in sorted(lives) if chance.random() < 0.7] or [sequence]
-        _same(engines, [_item(chance, s, lives, 1) for s in chosen])
-    elif roll < 0.82 and end > 20:
-        start = chance.randrange(end - 10)
-        for one in engines:
-            one.release(own, start, start + 7)
-    else:
-        _there_and_back(engines, own)
-
-
-def _item(chance: random.Random, sequence: int, lives: dict[int, int], count: int) -> BatchItem:
-    start = lives[sequence]
-    lives[sequence] += count
-    return BatchItem(SequenceId(sequence), [chance.randrange(256) for _ in range(count)], start, logits=True)
-
-
-def _same(engines: tuple[TorchEngine, ...], items: list[BatchItem]) -> None:
-    first, second = (logits(one, *items) for one in engines)
-    assert np.array_equal(first, second)
-
-
-def _there_and_back(engines: tuple[TorchEngine, ...], sequence: SequenceId) -> None:
-    """Export the longest run from the end, let go of it, and import it again."""
-    out = []
-    for one in engines:
-        held = one.position_range(sequence)
-        if held is None:
-            return
-        last = one.kv.views(sequence)[-1]
-        start, end = int(last[3] + last[1]), held[1] + 1
-        room = bytearray(one.export_bytes(end - start, "as_computed"))
-        one.export_cells(sequence, start, end, memoryview(room), "as_computed")
-        one.release(sequence, start, end)
-        one.import_cells(memoryview(room), sequence, start, end)
-        out.append(bytes(room))
-    assert out[0] == out[1]
 
 
 @pytest.mark.parametrize("blocks", [0, 64])
@@ -199,9 +140,9 @@ def test_too_little_room_names_the_least_that_would_do(file: Path) -> None:
         engine(file, hot=None, gpu_kv_tokens=least - PAGE)
 
 
-def test_eight_bits_in_ram_are_refused(file: Path) -> None:
-    with pytest.raises(Unsupported, match="8 bits"):
-        TorchEngine(
-            TorchOptions(name="tiny", path=file, kv_type="q8_0", kv_tokens=CELLS, device="cpu", gpu_kv_tokens=CELLS),
-            LlamaVocabulary(file),
-        )
+def test_eight_bits_take_a_quarter_of_f32_in_ram(file: Path) -> None:
+    wide, narrow = (engine(file, hot=6, kv_type=kv_type).kv.pool for kv_type in ("f32", "q8_0"))
+    assert isinstance(wide, RamPool)
+    assert isinstance(narrow, RamPool)
+    head = Shape(layers=LAYERS).head_dim
+    assert narrow.ram_bytes * 4 * head == wide.ram_bytes * (head + 4)

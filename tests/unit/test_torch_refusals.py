@@ -17,7 +17,7 @@ import torch
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
 from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions, attention
-from akashic_daemon.engine.torch_engine.loading import _Sizes, _Types
+from akashic_daemon.engine.torch_engine.sizes import Sizes, Types
 from akashic_daemon.engine.torch_engine.source import open_source
 from akashic_daemon.errors import EngineError, ModelError
 from akashic_daemon.types import SequenceId
@@ -84,6 +84,6 @@ def test_what_a_gpu_cant_hold_is_refused_with_numbers(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1 << 40))
     given = TorchOptions(name="tiny", path=file, window_tokens=1024, **options)  # type: ignore[arg-type]
-    types = _Types(torch.bfloat16, torch.bfloat16)
+    types = Types(torch.bfloat16, torch.bfloat16)
     with pytest.raises(ModelError, match=said):
-        _Sizes(given, open_source(file).architecture, torch.device("cuda"), types, []).cells_and_window(1 << 20)
+        Sizes(given, open_source(file).architecture, torch.device("cuda"), types, []).cells_and_window(1 << 20)

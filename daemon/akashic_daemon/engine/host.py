@@ -15,7 +15,7 @@ from akashic_daemon.answer_plan import says
 from akashic_daemon.config import Config
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.engine.vocabulary import Vocabulary
-from akashic_daemon.errors import AkashicError, EngineError, ModelError, NotFound, Unsupported
+from akashic_daemon.errors import AkashicError, ConfigError, EngineError, ModelError, NotFound, Unsupported
 from akashic_daemon.protocol.native import EngineStatus
 from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.schedule.loop import StepLoop
@@ -109,7 +109,7 @@ def torch_engine(config: Config, name: str, path: Path, digests: Path | None = N
         kv_tokens=config.cache.kv_tokens,
         kv_type=config.model.kv_type,
         max_sequences=config.cache.max_sequences,
-        device="cpu" if config.model.gpu_layers == 0 else "auto",
+        device=_torch_devices(config),
         sparse_blocks=config.model.sparse_blocks,
         gpu_kv_tokens=config.cache.gpu_kv_tokens,
         threads=config.schedule.threads,
@@ -118,6 +118,18 @@ def torch_engine(config: Config, name: str, path: Path, digests: Path | None = N
         memory_bytes=_memory_bytes(),
     )
     return TorchEngine(options, _vocabulary(path))
+
+
+def _torch_devices(config: Config) -> str:
+    """Return what computes. Raises ConfigError when two settings contradict each other."""
+    named = config.model.torch_devices
+    if config.model.gpu_layers != 0:
+        return named
+    if "cuda" in named:
+        raise ConfigError(
+            f"model.torch_devices is {named}, but model.gpu_layers is 0: no layer on a GPU", hint="change one of them"
+        )
+    return "cpu" if named == "auto" else named
 
 
 def _vocabulary(path: Path) -> Vocabulary:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from akashic_daemon.engine.torch_engine.architecture import Architecture
-from akashic_daemon.engine.torch_engine.pool import KvPool
+from akashic_daemon.engine.torch_engine.pool import KvPool, Stored, scales_in
 from akashic_daemon.engine.torch_engine.step import Step
 from akashic_daemon.engine.torch_engine.views import Longs
 from akashic_kernels.block_select import block_select, make_selection
@@ -134,23 +134,21 @@ class PagedAttention:
         return self._attended(layer, (q, k, v), plan).to(qkv[0].dtype)
 
     def _attended(self, layer: int, qkv: Heads, plan: Plan) -> torch.Tensor:
-        return self._within(layer, qkv, plan, (self.pool.k[layer], self.pool.v[layer]))
+        return self._within(layer, qkv, plan, self.pool.of_layer(layer))
 
-    def _within(self, layer: int, qkv: Heads, plan: Plan, pages: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _within(self, layer: int, qkv: Heads, plan: Plan, pages: Stored) -> torch.Tensor:
         """Append to a layer's pages and attend to them."""
         bounds = self.pool.bounds[layer] if self.pool.bounds else None
-        scales = self.pool.scales_of(layer)
+        k_pages, v_pages, scales = *pages[:2], scales_in(pages)
         q, k, v = qkv
-        rope_append(k, v, plan.slots, self.pool.rope, *pages, bounds=bounds, **scales)
+        rope_append(k, v, plan.slots, self.pool.rope, k_pages, v_pages, bounds=bounds, **scales)
         if isinstance(plan, PrefillPlan):
-            return segment_prefill(q, *pages, plan.segments, **scales)
+            return segment_prefill(q, k_pages, v_pages, plan.segments, **scales)
         return self._decode(layer, q, plan, pages)
 
-    def _decode(
-        self, layer: int, q: torch.Tensor, plan: DecodePlan, pages: tuple[torch.Tensor, torch.Tensor]
-    ) -> torch.Tensor:
-        k_pages, v_pages = pages
-        rope, scales = self.pool.rope, self.pool.scales_of(layer)
+    def _decode(self, layer: int, q: torch.Tensor, plan: DecodePlan, pages: Stored) -> torch.Tensor:
+        k_pages, v_pages = pages[:2]
+        rope, scales = self.pool.rope, scales_in(pages)
         where = (plan.views, plan.view_start, plan.positions)
         if self.sparse is None or plan.selection is None:
             return paged_decode(q, k_pages, v_pages, *where, rope, workspace=plan.workspace, **scales)

@@ -22,7 +22,6 @@ from akashic_daemon.engine.base import (
     SavedCells,
 )
 from akashic_daemon.engine.threads import LoadFollower
-from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
 from akashic_daemon.engine.torch_engine.deferred import Deferred
 from akashic_daemon.engine.torch_engine.exported import CellExporter
@@ -32,10 +31,8 @@ from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
 from akashic_daemon.engine.torch_engine.last_logits import LastLogits
 from akashic_daemon.engine.torch_engine.loading import Loaded, load
 from akashic_daemon.engine.torch_engine.options import TorchOptions
-from akashic_daemon.engine.torch_engine.pool import KvPool
-from akashic_daemon.engine.torch_engine.ram_attention import RamAttention
-from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.engine.torch_engine.sampler import TorchSampler
+from akashic_daemon.engine.torch_engine.split import attention_over
 from akashic_daemon.engine.torch_engine.step import Step, lay_out
 from akashic_daemon.engine.vocabulary import Vocabulary
 from akashic_daemon.errors import EngineError
@@ -64,7 +61,8 @@ class TorchEngine:
         self._threads = LoadFollower(options.cores, fixed=options.threads)
         self._threads_set = 0
         self._graphs: DecodeGraphs | None = None
-        if loaded.kv.pool.device.type == "cuda" and options.cuda_graphs:
+        self._on_gpu = loaded.kv.pool.device.type == "cuda"
+        if self._on_gpu and options.cuda_graphs and isinstance(self._attention, PagedAttention):
             self._graphs = DecodeGraphs(self._model, self._attention)
         self._logits: LastLogits | None = None
 
@@ -262,18 +260,12 @@ class TorchEngine:
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards; a second call does nothing."""
-        on_gpu = self._graphs is not None
         gone: Any = None
         self._model = self._attention = self._exporter = self._graphs = self._kv = self._deferred = gone
         self._logits = None
         self._vocabulary.close()
-        if on_gpu:
+        if self._on_gpu:
             torch.cuda.empty_cache()  # the next model needs the room
-
-
-def attention_over(pool: KvPool, shape: Architecture, sparse: Sparse | None) -> PagedAttention:
-    """Return attention over a pool, wherever it lies."""
-    return RamAttention(shape, pool, sparse) if isinstance(pool, RamPool) else PagedAttention(shape, pool, sparse)
 
 
 def _computing(batch: Sequence[BatchItem], error: Exception) -> EngineError:

@@ -40,6 +40,7 @@ class CellExporter:
         self._kv = kv
         self._layers = kv.pool.layers
         _, self._heads, _, self._head_dim = kv.pool.shape
+        self._scales = 2 if kv.pool.dtype == torch.int8 else 0
 
     def export_bytes(self, tokens: int, storage: str) -> int:
         """Return the bytes that an export of so many tokens takes."""
@@ -79,7 +80,7 @@ class CellExporter:
             source = torch.from_numpy(np.concatenate([p.slots for p in parts]).astype(np.int64)).to(pool.device)
             for layer in range(self._layers):
                 kinds = zip(*(p.stored for p in parts), strict=True)
-                stored = tuple(torch.cat([part[layer] for part in kind]).to(pool.device) for kind in kinds)
+                stored = tuple(torch.cat([part[layer] for part in kind]) for kind in kinds)
                 pool.write(layer, target, stored, source)
             pool.renew(cells)
         except RuntimeError as error:
@@ -106,13 +107,13 @@ class CellExporter:
         """Return the bytes of each stored part."""
         rows = self._layers * count * self._heads
         sizes = [rows * self._head_dim * self._kv.pool.dtype.itemsize] * 2
-        return [*sizes, *([rows * 4] * len(self._kv.pool.scales))]
+        return [*sizes, *([rows * 4] * self._scales)]
 
     def _parts(self, payload: npt.NDArray[np.uint8], count: int) -> _Parts:
         """Return views of a payload."""
         rows = (self._layers, count, self._heads)
-        shapes = [(*rows, self._head_dim)] * 2 + [rows] * len(self._kv.pool.scales)
-        kinds = [self._kv.pool.dtype] * 2 + [torch.float32] * len(self._kv.pool.scales)
+        shapes = [(*rows, self._head_dim)] * 2 + [rows] * self._scales
+        kinds = [self._kv.pool.dtype] * 2 + [torch.float32] * self._scales
         stored, at = [], _padded(2 * count)
         for shape, kind, size in zip(shapes, kinds, self._sizes(count), strict=True):
             stored.append(torch.from_numpy(payload[at : at + size]).view(kind).view(shape))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +12,11 @@ import torch
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.layers import FewRows, LayerMath, ManyRows, serves_few
 from akashic_daemon.engine.torch_engine.weights import Layer, Weights
+
+
+def computing_on(device: torch.device) -> AbstractContextManager[object]:
+    """Let kernels that are launched within run on `device`: Triton launches where torch stands, not where tensors lie."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class Attention(Protocol):
@@ -19,13 +27,14 @@ class Attention(Protocol):
 
 
 class Model:
-    """Weights with their shape."""
+    """Weights with their shape. Layers may lie on several devices; the rows go from each to the next."""
 
     def __init__(self, shape: Architecture, weights: Weights) -> None:
         self.shape = shape
         self.weights = weights
         self._many = ManyRows(shape.norm_epsilon)
         self._few = FewRows(shape.norm_epsilon)
+        self._runs = _runs_of(weights.layers)
 
     def logits(
         self, attention: Attention, plan: Any, tokens: torch.Tensor, wanted: torch.Tensor | None
@@ -33,11 +42,15 @@ class Model:
         """Compute rows of `tokens` and return the logits of the rows `wanted` (None: all), in the weights' type."""
         x = self.weights.embedding[tokens]
         math: LayerMath = self._few if serves_few(x) else self._many
-        for number, layer in enumerate(self.weights.layers):
-            seen = attention.run(number, self._heads(layer, math.qkv(layer, x)), plan)
-            x = math.attended(layer, seen.reshape(len(x), -1), x)
-            x = math.mlp(layer, x)
-        return math.head(self.weights, x if wanted is None else x[wanted])
+        for device, layers in self._runs:
+            with computing_on(device):
+                x = x.to(device)
+                for number, layer in layers:
+                    seen = attention.run(number, self._heads(layer, math.qkv(layer, x)), plan)
+                    x = math.attended(layer, seen.reshape(len(x), -1), x)
+                    x = math.mlp(layer, x)
+        with computing_on(x.device):
+            return math.head(self.weights, x if wanted is None else x[wanted.to(x.device)])
 
     def _heads(self, layer: Layer, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         shape = self.shape
@@ -46,3 +59,9 @@ class Model:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._many.normed(q, layer.q_norm), self._many.normed(k, layer.k_norm)
         return q, k, v
+
+
+def _runs_of(layers: Sequence[Layer]) -> list[tuple[torch.device, list[tuple[int, Layer]]]]:
+    """Return the devices in order, each with its layers and their numbers."""
+    runs = groupby(enumerate(layers), key=lambda numbered: numbered[1].attention_norm.device)
+    return [(device, list(numbered)) for device, numbered in runs]

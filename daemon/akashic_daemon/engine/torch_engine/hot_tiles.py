@@ -21,7 +21,7 @@ from akashic_kernels.tile_cache.api import AHEAD, AT_ONCE
 
 
 class HotTiles:
-    """`slots` tiles of each KV head in each layer, and `open_pages` whole pages, over `k` and `v` in RAM.
+    """`slots` tiles of each KV head in each layer, and `open_pages` whole pages, over K, V and perhaps scales in RAM.
 
     bounds [layers, pages + 1, kv_heads, 2, head_dim]: the last page is nobody's. prefetch: tiles a head at most that come
     ahead of a step.
@@ -29,21 +29,23 @@ class HotTiles:
 
     def __init__(
         self,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        home: tuple[torch.Tensor, ...],
         bounds: torch.Tensor,
         device: torch.device,
         slots: int,
         open_pages: int,
         prefetch: int,
     ) -> None:
-        self._layers, self._pages, self._heads = k.shape[:3]
-        self._home, self._bounds = (k, v), bounds
+        self._layers, self._pages, self._heads = home[0].shape[:3]
+        self._home, self._bounds = home, bounds
         self.slots, self.open_pages, self.prefetch = slots, open_pages, prefetch
-        size = (self._layers, slots + open_pages, *k.shape[2:])
-        self.k, self.v = (torch.zeros(size, dtype=k.dtype, device=device) for _ in "kv")
+        count = slots + open_pages
+        self._here = tuple(
+            torch.zeros(self._layers, count, *part.shape[2:], dtype=part.dtype, device=device) for part in home
+        )
+        self.k, self.v = self._here[:2]
         # Of open pages only; rope_append finds bounds by where it writes.
-        self.open_bounds = torch.zeros(*size[:3], *bounds.shape[3:], dtype=bounds.dtype, device=device)
+        self.open_bounds = torch.zeros(*self.k.shape[:3], *bounds.shape[3:], dtype=bounds.dtype, device=device)
         room = self._heads * (slots + prefetch)
         self._tables = make_tables(self._layers, self._heads, self._pages, slots, room=room, device=device)
         self._head = torch.arange(self._heads, device=device)
@@ -56,12 +58,16 @@ class HotTiles:
         """Bytes on the device."""
         tables = self._tables
         small = (tables.slot_of, tables.page_in, tables.source, tables.target, self.open_bounds)
-        return self.k.nbytes + self.v.nbytes + sum(table.nbytes for table in small)
+        return sum(table.nbytes for table in (*self._here, *small))
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many tiles were wanted, how many of them lacked, and how many came ahead; waits for the device."""
         wanted, lacked, ahead = self._tables.told.tolist()
         return wanted, lacked, ahead
+
+    def of_layer(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """Return the parts of a layer [slots, kv_heads, page_tokens, ...]."""
+        return tuple(part[layer] for part in self._here)
 
     # -- open pages --------------------------------------------------------------------------------------------
 
@@ -98,7 +104,7 @@ class HotTiles:
 
     def _bring_whole(self, placed: dict[int, int]) -> None:
         pages, slots = (torch.tensor(x, device=self._device) for x in (list(placed), list(placed.values())))
-        for home, here in zip(self._home, (self.k, self.v), strict=True):
+        for home, here in zip(self._home, self._here, strict=True):
             kv_gather(_tiles(home), self._whole(pages, self._pages), _tiles(here), self._whole(slots, self.k.shape[1]))
         self.open_bounds[:, slots] = self._bounds[:, pages]
         self._tables.slot_of[:, :, pages] = slots.int()
@@ -108,7 +114,7 @@ class HotTiles:
         if not closed:
             return
         pages, slots = (torch.tensor(x, device=self._device) for x in (closed, [self._open.pop(p) for p in closed]))
-        for home, here in zip(self._home, (self.k, self.v), strict=True):
+        for home, here in zip(self._home, self._here, strict=True):
             kv_scatter(_tiles(here), self._whole(slots, self.k.shape[1]), _tiles(home), self._whole(pages, self._pages))
         self._tables.slot_of[:, :, pages] = -1
 
@@ -143,8 +149,10 @@ class HotTiles:
             here.wait_stream(self._aside)
 
     def _bring(self, layer: int, which: int) -> None:
-        home_k, home_v = self._home
-        tile_fetch(home_k[layer], home_v[layer], self.k[layer], self.v[layer], self._tables, layer, which)
+        home, here = ([part[layer] for part in parts] for parts in (self._home, self._here))
+        for first in range(0, len(home), 2):  # K and V, then their scales
+            (k_home, v_home), (k_tiles, v_tiles) = home[first : first + 2], here[first : first + 2]
+            tile_fetch(k_home, v_home, k_tiles, v_tiles, self._tables, layer, which)
 
     def check(self) -> None:
         """Assert that tables agree and that tiles hold what RAM holds; for tests."""
@@ -154,7 +162,7 @@ class HotTiles:
             page = int(page_in[layer, head, slot])
             assert page not in open_pages
             assert int(slot_of[layer, head, page]) == slot
-            for home, here in zip(self._home, (self.k, self.v), strict=True):
+            for home, here in zip(self._home, self._here, strict=True):
                 assert torch.equal(home[layer, page, head], here[layer, slot, head].cpu())
         for layer, head, page in (slot_of >= 0).nonzero().tolist():
             slot = int(slot_of[layer, head, page])
@@ -162,5 +170,5 @@ class HotTiles:
 
 
 def _tiles(pool: torch.Tensor) -> torch.Tensor:
-    """Return a pool [..., kv_heads, page_tokens, head_dim] as a list of tiles."""
-    return pool.view(-1, pool.shape[-2] * pool.shape[-1])
+    """Return a pool [layers, pages, kv_heads, ...] as a list of tiles."""
+    return pool.flatten(3).flatten(0, 2)

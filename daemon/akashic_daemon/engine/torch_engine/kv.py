@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from akashic_daemon.engine.torch_engine.pages import PagesLack, PageTable, Reservation, rows_at
-from akashic_daemon.engine.torch_engine.pool import KvPool
+from akashic_daemon.engine.torch_engine.pool import Pool
 from akashic_daemon.engine.torch_engine.views import (
     BASE,
     LENGTH,
@@ -70,7 +70,7 @@ class Growth:
 class PagedKv:
     """`sequences` lists over the pages of one pool."""
 
-    def __init__(self, pool: KvPool, table: PageTable, sequences: int) -> None:
+    def __init__(self, pool: Pool, table: PageTable, sequences: int) -> None:
         self.pool = pool
         self.table = table
         self._views: list[Views] = [NO_VIEWS] * sequences

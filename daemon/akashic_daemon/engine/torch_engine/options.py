@@ -21,7 +21,8 @@ class TorchOptions:
     """f16 is the model's own 16-bit type: bfloat16 where its weights are."""
     max_sequences: int = 128
     device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: cuda where there is one."""
+    """cpu, cuda, cuda:N, several with commas between, which share the layers, or auto: the first GPU, further ones when it is
+    too small, cpu where there is none."""
     threads: int = 0
     cores: int = 1
     memory_bytes: int = 0

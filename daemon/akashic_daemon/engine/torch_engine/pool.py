@@ -6,7 +6,7 @@ K is turned by its slot in the page only. One (page, head) tile is contiguous. K
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,10 @@ from akashic_kernels.views import PageShape
 
 Cells = npt.NDArray[np.int64]
 Stored = tuple[torch.Tensor, ...]
-"""K and V of some cells as they lie: [cells, kv_heads, head_dim]; in eight bits with their scales [cells, kv_heads]."""
+"""K and V of some cells as they lie: [cells, kv_heads, head_dim]; in eight bits with their scales [cells, kv_heads].
+
+Of a layer, the same with [pages, kv_heads, page_tokens] for cells and heads.
+"""
 
 
 class Scales(TypedDict):
@@ -30,6 +33,37 @@ class Scales(TypedDict):
 
     k_scale: torch.Tensor | None
     v_scale: torch.Tensor | None
+
+
+def scales_in(pages: Stored) -> Scales:
+    """Return the scales among a layer's parts."""
+    k_scale, v_scale = pages[2:] or (None, None)
+    return Scales(k_scale=k_scale, v_scale=v_scale)
+
+
+class Pool(Protocol):
+    """What the page table's owner needs of K and V, wherever they lie. `device` is where steps begin."""
+
+    device: torch.device
+    dtype: torch.dtype
+    shape: PageShape
+    page_tokens: int
+
+    @property
+    def layers(self) -> int:
+        """How many layers it holds."""
+
+    def read(self, layer: int, cells: torch.Tensor) -> Stored:
+        """Return copies of what these cells hold."""
+
+    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
+        """Put what was stored in the slots of `source` into these cells; K is turned where slots differ."""
+
+    def move(self, packing: Packing) -> None:
+        """Carry out a packing."""
+
+    def renew(self, cells: Cells) -> None:
+        """Bring the bounds of these cells' pages up to date."""
 
 
 class KvPool:
@@ -69,7 +103,9 @@ class KvPool:
         self.k, self.v = (torch.zeros(size, dtype=dtype, device=home, pin_memory=pinned) for _ in "kv")
         self.scales: tuple[torch.Tensor, ...] = ()
         if dtype == torch.int8:
-            self.scales = tuple(torch.zeros(size[:-1], dtype=torch.float32, device=home) for _ in "kv")
+            self.scales = tuple(
+                torch.zeros(size[:-1], dtype=torch.float32, device=home, pin_memory=pinned) for _ in "kv"
+            )
         kind = torch.float32 if self.scales else dtype
         rows = shape.layers * (pages + 1) if bounded else 0
         made = make_bounds(rows, shape.kv_heads, shape.head_dim, dtype=kind, device=device)
@@ -82,13 +118,17 @@ class KvPool:
         """How many layers it holds."""
         return len(self.k)
 
+    def of_layer(self, layer: int) -> Stored:
+        """Return a layer's K and V, and their scales if there are any."""
+        return tuple(part[layer] for part in (self.k, self.v, *self.scales))
+
     def scales_of(self, layer: int) -> Scales:
         """Return a layer's scales."""
-        k_scale, v_scale = (part[layer] for part in self.scales) if self.scales else (None, None)
-        return Scales(k_scale=k_scale, v_scale=v_scale)
+        return scales_in(self.of_layer(layer))
 
     def read(self, layer: int, cells: torch.Tensor) -> Stored:
         """Return copies of what these cells hold."""
+        cells = cells.to(self.k.device)
         pages, slots = cells // self.page_tokens, cells % self.page_tokens
         return tuple(part[layer][pages, :, slots] for part in (self.k, self.v, *self.scales))
 
@@ -97,8 +137,9 @@ class KvPool:
 
         Where they agree its bits stay. The pages' bounds are `renew`'s to set.
         """
+        cells, source, *parts = (part.to(self.k.device) for part in (cells, source, *stored))
         pages, slots = cells // self.page_tokens, cells % self.page_tokens
-        stored = self._turned(stored, slots - source % self.page_tokens)
+        stored = self._turned(tuple(parts), slots - source % self.page_tokens)
         for part, values in zip((self.k, self.v, *self.scales), stored, strict=True):
             part[layer][pages, :, slots] = values
 

@@ -9,6 +9,7 @@ import torch
 
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.attention import DecodePlan, Heads, PagedAttention, Plan, Sparse
+from akashic_daemon.engine.torch_engine.pool import scales_in
 from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.engine.torch_engine.step import Step
 from akashic_daemon.engine.torch_engine.views import PAGE, Longs
@@ -81,8 +82,9 @@ class RamAttention(PagedAttention):
         assert sparse is not None
         assert selection is not None
         q, k, v = qkv
-        pages = hot.k[layer], hot.v[layer]
-        rope_append(k, v, plan.slots, self.pool.rope, *pages, bounds=hot.open_bounds[layer])
+        pages = hot.of_layer(layer)
+        k_tiles, v_tiles, scales = *pages[:2], scales_in(pages)
+        rope_append(k, v, plan.slots, self.pool.rope, k_tiles, v_tiles, bounds=hot.open_bounds[layer], **scales)
         if layer == 0:  # the same for all layers
             written = plan.slots >= 0
             self._pages = torch.where(written, plan.pages, self.pool.shape.pages).long()
@@ -90,7 +92,8 @@ class RamAttention(PagedAttention):
         hot.publish_bounds(layer, self._pages, self._slots)
         hot.admit(layer, self.select(layer, q, plan, selection, sparse), plan.views, plan.view_start)
         found = paged_decode_selected(
-            q, *pages, selection.views, selection.count, plan.positions, self.pool.rope, workspace=plan.workspace
-        )
+            q, k_tiles, v_tiles, selection.views, selection.count, plan.positions, self.pool.rope,
+            workspace=plan.workspace, **scales,
+        )  # fmt: skip
         hot.bring_ahead(layer)
         return found

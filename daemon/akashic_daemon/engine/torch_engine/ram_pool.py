@@ -39,11 +39,17 @@ class RamPool(KvPool):
         bounded: bool = False,
     ) -> None:
         super().__init__(shape, pages, page_tokens, dtype, device, bounded=bounded, in_ram=True)
-        self.stage = Stage(self.k, self.v, device)
+        home = (self.k, self.v, *self.scales)
+        self.stage = Stage(home, device)
         self.hot: HotTiles | None = None
         if hot_pages:
             assert bounded
-            self.hot = HotTiles(self.k, self.v, self.all_bounds, device, hot_pages, open_pages, prefetch)
+            self.hot = HotTiles(home, self.all_bounds, device, hot_pages, open_pages, prefetch)
+
+    @property
+    def ram_bytes(self) -> int:
+        """Bytes that stand in RAM."""
+        return sum(part.nbytes for part in (self.k, self.v, *self.scales))
 
     @property
     def gpu_bytes(self) -> int:
@@ -61,14 +67,14 @@ class RamPool(KvPool):
         if layer == 0:
             self.close_pages()
             self._wait()
-        return super().read(layer, cells.cpu())
+        return super().read(layer, cells)
 
     def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
         """Put what was stored into these cells, in RAM."""
         if layer == 0:
             self.close_pages(torch.unique(cells // self.page_tokens).tolist())
             self._wait()
-        super().write(layer, cells.cpu(), tuple(part.to(self.k.device) for part in stored), source.cpu())
+        super().write(layer, cells, stored, source)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -82,6 +88,7 @@ class RamPool(KvPool):
         runs[:, 0] = np.arange(len(pages))
         on_device = torch.from_numpy(runs).to(self.device)
         for layer, bounds in enumerate(self.bounds):
-            copied, own = self.k[layer][pages].to(self.device), bounds[pages]
-            update_bounds(own, copied, on_device)
+            k, scale = self.k[layer][pages].to(self.device), self.scales_of(layer)["k_scale"]
+            own = bounds[pages]
+            update_bounds(own, k, on_device, k_scale=None if scale is None else scale[pages].to(self.device))
             bounds[pages] = own

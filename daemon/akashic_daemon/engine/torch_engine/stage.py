@@ -16,12 +16,15 @@ ROOMS = 2
 
 
 class Stage:
-    """Copies of pages of `k` and `v` [layers, pages, kv_heads, page_tokens, head_dim], which lie in RAM."""
+    """Copies of pages of the parts of `home` (K, V, scales) [layers, pages, kv_heads, page_tokens, ...], which lie in RAM."""
 
-    def __init__(self, k: torch.Tensor, v: torch.Tensor, device: torch.device) -> None:
-        self._home = (k, v)
+    def __init__(self, home: tuple[torch.Tensor, ...], device: torch.device) -> None:
+        self._home = home
         # Zeros: a masked slot counts nothing only while it holds a number.
-        self._rooms = [[torch.zeros(k.shape[1:], dtype=k.dtype, device=device) for _ in "kv"] for _ in range(ROOMS)]
+        self._rooms = [
+            tuple(torch.zeros(part.shape[1:], dtype=part.dtype, device=device) for part in home)
+            for _ in home[0][:ROOMS]
+        ]
         self._device = device
         self._aside: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._seen = self._written = torch.empty(0, dtype=torch.int64, device=device)
@@ -38,24 +41,23 @@ class Stage:
         self._seen, self._written = (torch.tensor(x, dtype=torch.int64, device=self._device) for x in (seen, written))
         self._bring(0)
 
-    def layer(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return K and V of a layer [pages, ...] once they are there; the next layer's are on their way then."""
+    def layer(self, number: int) -> tuple[torch.Tensor, ...]:
+        """Return the parts of a layer [pages, ...] once they are there; the next layer's are on their way then."""
         if self._aside is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._aside)
         if number + 1 < len(self._home[0]):
             self._bring(number + 1)
-        k, v = self._rooms[number % ROOMS]
-        return k, v
+        return self._rooms[number % len(self._rooms)]
 
     def keep(self, number: int) -> None:
         """Write back what the step added to a layer."""
-        for home, room in zip(self._home, self._rooms[number % ROOMS], strict=True):
+        for home, room in zip(self._home, self._rooms[number % len(self._rooms)], strict=True):
             kv_scatter(room.flatten(1), self._written, home[number].flatten(1), self._written)
 
     def _bring(self, number: int) -> None:
         if self._aside is not None:  # this room was used by the layer before last
             self._aside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._aside) if self._aside is not None else nullcontext():
-            for home, room in zip(self._home, self._rooms[number % ROOMS], strict=True):
+            for home, room in zip(self._home, self._rooms[number % len(self._rooms)], strict=True):
                 kv_gather(home[number].flatten(1), self._seen, room.flatten(1), self._seen)
         self.read_pages += len(self._seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,15 +63,16 @@ class Weights:
         return total
 
 
-def load_weights(source: Source, device: torch.device, dtype: torch.dtype, where: str) -> Weights:
-    """Read everything. Raises ModelError (missing, misshapen, NaN or infinite), Unsupported (tensors not understood)."""
-    return _Loader(source, device, dtype, where).load()
+def load_weights(source: Source, devices: Sequence[torch.device], dtype: torch.dtype, where: str) -> Weights:
+    """Read everything; `devices` are the layers'. Raises ModelError (missing, misshapen, NaN or infinite), Unsupported (tensors not understood)."""
+    return _Loader(source, devices, dtype, where).load()
 
 
 class _Loader:
-    def __init__(self, source: Source, device: torch.device, dtype: torch.dtype, where: str) -> None:
+    def __init__(self, source: Source, devices: Sequence[torch.device], dtype: torch.dtype, where: str) -> None:
         self._source = source
-        self._device = device
+        self._devices = devices
+        self._device = devices[0]
         self._dtype = dtype
         self._where = where
         self._left = set(source.names)
@@ -79,11 +81,11 @@ class _Loader:
         shape = self._source.architecture
         self._check_names(shape)
         embedding = self._take("model.embed_tokens.weight", shape.vocabulary_size, shape.width)
-        norm = self._take("model.norm.weight", shape.width)
-        layers = tuple(self._layer(f"model.layers.{number}.", shape) for number in range(shape.layers))
+        layers = tuple(self._layer(number, shape) for number in range(shape.layers))
+        norm = self._take("model.norm.weight", shape.width)  # beside the last layer, as is the head
         if shape.tied:
             self._left.discard("lm_head.weight")
-            head = embedding
+            head = embedding.to(self._device)
         else:
             head = self._take("lm_head.weight", shape.vocabulary_size, shape.width)
         if self._left:
@@ -106,7 +108,8 @@ class _Loader:
                 f"loading the model {self._where}: {_some(missing)} missing", hint="download the whole model again"
             )
 
-    def _layer(self, at: str, shape: Architecture) -> Layer:
+    def _layer(self, number: int, shape: Architecture) -> Layer:
+        at, self._device = f"model.layers.{number}.", self._devices[number]
         width, inner, dim = shape.width, shape.inner, shape.head_dim
         q, kv = shape.heads * dim, shape.kv_heads * dim
         rows = [("q", q), ("k", kv), ("v", kv)]
