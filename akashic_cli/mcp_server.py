@@ -7,7 +7,7 @@ is watched isn't stored again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +32,8 @@ INSTRUCTIONS = (
     "the time given, and may be out of date."
 )
 _LONGEST_MESSAGE = 4000
+_LONGEST_ANSWER = 60_000
+"""Characters, some 15,000 tokens: clients refuse answers that would fill their model's window (Claude Code at 25,000)."""
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 _REMOVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -59,8 +61,15 @@ class Tools:
         if namespaces:
             body["namespaces"] = namespaces
         with self._daemon() as client:
-            found = SearchResult.model_validate(client.post("/memory/search", body)).found
-        return marked("\n".join(map(_turn_line, found))) if found else "Memory holds nothing there."
+            result = SearchResult.model_validate(client.post("/memory/search", body))
+        if result.unknown_namespaces:
+            there = ", ".join(result.known_namespaces) or "nothing yet"
+            return f"Memory has no {', '.join(result.unknown_namespaces)}; it has {there}."
+        if not result.found:
+            return "Memory holds nothing there."
+        lines, more = _fitting(map(_turn_line, result.found))
+        told = f"\n({more} more; ask for fewer with `limit`)" if more else ""
+        return marked("\n".join(lines)) + told
 
     def memory_add(
         self,
@@ -93,7 +102,8 @@ class Tools:
         if not done:
             raise ToolError("forgetting: the daemon's answer ended without a result; `akashic daemon logs` says more")
         gone = done[-1]
-        said = "\n".join(map(_turn_line, gone.turns))
+        lines, more = _fitting(map(_turn_line, gone.turns))
+        said = "\n".join([*lines, *([f"… and {more} more"] if more else [])])
         made = f" and {len(gone.records)} statements made of them" if gone.records else ""
         head = f"{len(gone.turns)} turns{made} {'would go' if gone.dry_run else 'are gone'}:"
         return f"{head}\n{marked(said)}" if said else "There is nothing to forget."
@@ -113,8 +123,11 @@ class Tools:
         """Read the newest messages of a conversation; long ones are cut, and say so."""
         with self._daemon() as client:
             detail = SessionDetail.model_validate(client.get(f"/sessions/{segment(session)}"))
-        shown = "\n\n".join(map(_message, detail.messages[-last:]))
-        return f"{detail.summary.messages} messages\n\n{shown}"
+        newest, more = _fitting(map(_message, reversed(detail.messages[-last:])))
+        told = f"{detail.summary.messages} messages" + (
+            f"; {more} of the {last} newest had no room here" if more else ""
+        )
+        return "\n\n".join([told, *reversed(newest)])
 
     @contextmanager
     def _daemon(self) -> Iterator[Client]:
@@ -141,6 +154,19 @@ def build(*, namespace: str | None = None, autostart: bool = True) -> MCPServer[
     for tool, hints in offered:
         server.tool(annotations=hints, structured_output=False)(tool)
     return server
+
+
+def _fitting(texts: Iterable[str]) -> tuple[list[str], int]:
+    """Return the first texts that fit an answer, the first one anyhow, and how many don't."""
+    fit: list[str] = []
+    left, more = _LONGEST_ANSWER, 0
+    for text in texts:
+        left -= len(text)
+        if fit and (left < 0 or more):
+            more += 1
+        else:
+            fit.append(text)
+    return fit, more
 
 
 def _turn_line(turn: TurnView) -> str:

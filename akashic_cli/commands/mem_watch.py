@@ -75,6 +75,8 @@ class _Talk:
         assert isinstance(event, WatchEvent)
         if event.kind == "watching":
             say(f"watching; {count(event.files)} files to look at" + (f" ({event.reason})" if event.reason else ""))
+            if not event.files:
+                say("no file there has a name that is read; --include names others, such as '*.log'")
         elif event.kind == "problem":
             line = "" if event.line is None else f", line {event.line}"
             say(f"warning: {event.path}{line}: {event.reason}")

@@ -17,6 +17,7 @@ from akashic_daemon.protocol.memory import (
     MemoryStats,
     RecordView,
     RelationView,
+    SearchResult,
     TurnView,
     Version,
 )
@@ -68,9 +69,21 @@ def say_empty(*, session: str | None, is_narrowed: bool) -> None:
             f"memory holds nothing of {printable(session)}; `akashic import --memory` and chats with --memory put it there"
         )
     elif is_narrowed:
-        say("no chunk is like that; `akashic mem inspect` lists all")
+        say("memory holds nothing like that; `akashic mem inspect` lists all chunks, `mem stats` all namespaces")
     else:
         say("memory is empty; `akashic mem add`, `mem watch`, `import --memory` and chats with --memory fill it")
+
+
+def say_nothing_found(found: SearchResult, stats: MemoryStats) -> None:
+    """Say why a search found nothing."""
+    held = [one for one in stats.namespaces if one.turns]
+    there = ", ".join(f"{one.namespace} ({count(one.turns)} turns)" for one in held)
+    if not held:
+        say_empty(session=None, is_narrowed=False)
+    elif found.unknown_namespaces:
+        say(f"memory has no {', '.join(found.unknown_namespaces)}; it has {there}")
+    else:
+        say(f"nothing in memory fits; it holds {there}")
 
 
 def print_card(card: ChunkCard) -> None:
@@ -126,6 +139,9 @@ def print_forgotten(done: Forgotten) -> None:
     """Print what went, or would go."""
     for turn in done.turns:
         print(f"{turn.id}  {_when(turn.event_at_s)}  {printable(turn.speaker)}: {_short(turn.text)}")
+    if not done.turns:
+        say("nothing in memory is like that, so nothing is forgotten; `akashic mem search` shows turns with their ids")
+        return
     would = "would go" if done.dry_run else "forgotten"
     parts = [f"{count(len(done.turns))} turns"]
     if done.records:
@@ -138,7 +154,7 @@ def print_forgotten(done: Forgotten) -> None:
     if done.sessions:
         names = ", ".join(done.sessions[:5]) + (", …" if len(done.sessions) > 5 else "")
         say(f"the sessions they come from still hold their messages: {names}; `akashic session rm` removes those")
-    if done.dry_run and done.turns:
+    if done.dry_run:
         say("nothing was forgotten; --yes does it")
 
 
@@ -158,7 +174,10 @@ def print_stats(stats: MemoryStats) -> None:
         for one in stats.namespaces
     ]
     columns = ("NAMESPACE", "TURNS", "TOKENS", "CHUNKS", "WAITING", "STATEMENTS", "RHO EST.", "RHO")
-    print_table(columns, rows, right=range(1, 8))
+    if rows:
+        print_table(columns, rows, right=range(1, 8))
+    else:
+        say_empty(session=None, is_narrowed=False)
     compactor = f"; compacted by {stats.compactor}" if stats.compactor else ""
     tokens = f", {count(stats.model_tokens)} tokens of a model" if stats.model_tokens else ""
     say(f"{size(stats.database_bytes)} on disk, {size(stats.index_bytes)} of indexes in RAM{compactor}{tokens}")

@@ -183,6 +183,12 @@ class MemoryService:
         self.worker.note_results(found)
         return found
 
+    async def unknown(self, namespaces: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return which of the namespaces don't exist, and, if any, all that do."""
+        known = list(await self._run(lambda memory: memory.store.namespaces())) if self.is_used else []
+        missing = [name for name in namespaces if name not in known]
+        return missing, known if missing else []
+
     async def rerank(self, query: str, found: Sequence[Found]) -> Reranked:
         """Let the model that compacts memory say which of the first turns come first. Raises BadRequest without one."""
         if self._model is None:

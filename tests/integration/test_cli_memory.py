@@ -87,7 +87,7 @@ def test_a_chunk_is_a_card_and_lists_can_be_narrowed(running: Path, capsys: pyte
     assert shown(capsys, "mem", "inspect", "day 9")["chunks"] == []
     for asked, told in (
         (["day 9"], "memory holds nothing of day 9"),
-        (["--state", "reconciled"], "no chunk is like that"),
+        (["--state", "reconciled"], "memory holds nothing like that"),
     ):
         assert main(["mem", "inspect", *asked]) == 0
         assert told in capsys.readouterr().err

@@ -113,9 +113,11 @@ async def search(request: Request) -> Response:
         explain=body.explain,
     )
     ranked = await _memory(request).rerank(body.query, found) if body.rerank else Reranked(tuple(found))
+    unknown, known = ([], []) if found else await _memory(request).unknown(body.namespaces or ())
     result = wire.SearchResult(
-        found=[views.found_view(one) for one in ranked.found], note=ranked.problem, model_tokens=ranked.tokens
-    )
+        found=[views.found_view(one) for one in ranked.found], note=ranked.problem, model_tokens=ranked.tokens,
+        unknown_namespaces=unknown, known_namespaces=known,
+    )  # fmt: skip
     return json_response(result.model_dump())
 
 

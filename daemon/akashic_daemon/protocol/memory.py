@@ -116,11 +116,16 @@ class SearchRequest(_Asked):
 
 
 class SearchResult(Wire):
-    """What fits, the best first. note: why a model had no say in it, though it was asked; tokens: what it read and wrote."""
+    """What fits, the best first. note: why a model had no say in it, though it was asked; tokens: what it read and wrote.
+
+    unknown_namespaces: of those that were named, when nothing was found; known_namespaces: then, all that there are.
+    """
 
     found: list[TurnView] = Field(default_factory=list)
     note: str = ""
     model_tokens: int = 0
+    unknown_namespaces: list[str] = Field(default_factory=list)
+    known_namespaces: list[str] = Field(default_factory=list)
 
 
 class ChunkSummary(Wire):

@@ -11,6 +11,7 @@ from akashic_daemon.errors import NotFound, StoreError
 from akashic_daemon.store.memory.rows import Added, IndexRow, NewTurn, Source, Turn, likeness, storable, turn_digest
 
 _BATCH = 500
+_NAMED = 8
 _COLUMNS = (
     "t.id, n.name, s.name, t.previous_id, t.chunk_id, t.speaker, t.text, t.event_at_s, t.length_tokens, t.digest "
     "FROM turns t JOIN namespaces n ON n.id = t.namespace_id JOIN sources s ON s.id = t.source_id"
@@ -25,8 +26,11 @@ def namespace_id(c: sqlite3.Connection, name: str, *, made_at_s: float | None = 
             "INSERT INTO namespaces (name, created_at_s) VALUES (?, ?) RETURNING id", (name, made_at_s)
         ).fetchone()
     if row is None:
+        known = [str(name) for (name,) in c.execute("SELECT name FROM namespaces ORDER BY name LIMIT ?", (_NAMED + 1,))]
+        told = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
         raise NotFound(
-            f"looking for memory {name!r}: nothing was ever kept there", hint="`akashic mem stats` lists all"
+            f"looking for memory {name!r}: nothing was ever kept there; there is {told or 'nothing at all'}",
+            hint="`akashic mem stats` lists all",
         )
     return int(row[0])
 
