@@ -15,6 +15,8 @@ COLUMNS = ("METHOD", "RECALL@5", "@10", "@20", "WITHIN 250", "500", "1,000", "2,
 MODULE = "akashic_daemon.memory.evaluation"
 
 
+ADAPTIVE_COLUMNS = ("RHO", "BUDGET", "EVIDENCE KEPT", "ANSWER WORDS", "ADAPTIVE KEEPS MORE")
+_HALF = 0.5
 LEFT_COLUMNS = (
     "COMPACTED BY", "RHO", "EVIDENCE KEPT", "ANSWER WORDS", "RECALL@10", "EQUAL TOKENS", "AND KEPT", "WITHIN 1,000",
     "REINDEXED@10", "EQUAL TOKENS", "WITHIN 1,000",
@@ -32,7 +34,7 @@ def measure(files: Sequence[Path], *, leave_one_out: bool = False, compaction: b
             raise TranscriptError(f"reading the conversations {path}: there is no such file", hint="name a JSON file")
     command = [sys.executable, "-m", MODULE, "--suite", "retrieval", "recall"]
     command += ["leave-one-out"] if leave_one_out else []
-    command += ["compaction"] if compaction else []
+    command += ["compaction", "adaptive"] if compaction else []
     command += ["--", *map(str, files)]
     child = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     news = json.loads(child.stdout) if child.stdout.strip() else {}
@@ -66,6 +68,38 @@ def left_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return a row for each method of compaction: what is left, and what is found of it, in percent."""
     rows = result["suites"].get("compaction", {}).get("rows", [])
     return [(row["method"], *(_percent(row[figure]) for figure in _LEFT)) for row in rows]
+
+
+def adaptive_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each way to share out a budget, at each actual rho, in percent."""
+    suite = result["suites"].get("adaptive", {"rows": []})
+    return [
+        (
+            f"{row['rho']:.2f}",
+            name,
+            _percent(method["evidence_kept"]),
+            _percent(method["answer_words"]),
+            "" if name == "adaptive" else f"{_gain(row, name):+.1f}",
+        )
+        for row in suite["rows"]
+        for name, method in row["methods"].items()
+    ]
+
+
+def adaptive_line(result: dict[str, Any]) -> str:
+    """Return in a sentence what adapting to density gives, at about half of the text, beside what it is to give."""
+    suite = result["suites"]["adaptive"]
+    row = min(suite["rows"], key=lambda row: abs(row["rho"] - _HALF))
+    gains = [f"{_gain(row, name):+.1f} against {name}" for name in row["methods"] if name != "adaptive"]
+    return (
+        f"evidence turns that one budget for all keeps more than the same share for each chunk, at an actual rho of "
+        f"{row['rho']:.2f}, in points: {'; '.join(gains)} (target: {suite['target_points']:g})"
+    )
+
+
+def _gain(row: dict[str, Any], name: str) -> float:
+    methods = row["methods"]
+    return 100 * float(methods["adaptive"]["evidence_kept"] - methods[name]["evidence_kept"])
 
 
 def summary(result: dict[str, Any]) -> str:

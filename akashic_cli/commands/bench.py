@@ -280,6 +280,8 @@ def memory(
         print_table(measuring.COLUMNS, measuring.table_rows(result), right=range(1, len(measuring.COLUMNS)))
         if left := measuring.left_rows(result):
             print_table(measuring.LEFT_COLUMNS, left, right=range(1, len(measuring.LEFT_COLUMNS)))
+            print_table(measuring.ADAPTIVE_COLUMNS, measuring.adaptive_rows(result), right=(0, 2, 3, 4))
+            say(measuring.adaptive_line(result))
         say(measuring.summary(result))
         say(measuring.recall_line(result))
 

@@ -56,7 +56,8 @@ class LocalModel:
             async with aclosing(self._generate(request)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
-                        return Reply(event.text, event.prompt_tokens + event.completion_tokens)
+                        tokens = event.prompt_tokens + event.completion_tokens
+                        return Reply(event.text, tokens, event.finish_reason == "length")
         finally:
             with suppress(NotFound):  # it failed before anything of it was stored
                 await self._remove(session)

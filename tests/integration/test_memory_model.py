@@ -44,7 +44,7 @@ def facts_by_schema(question: str, schema: dict[str, Any]) -> str:
 
 
 class Scripted(BaseHTTPRequestHandler):
-    """An OpenAI-compatible server; `server.answers` says how it answers: facts, nonsense, or not at all."""
+    """An OpenAI-compatible server; `server.answers` says how it answers: facts, lines, nonsense, or not at all."""
 
     def do_POST(self) -> None:
         server: Any = self.server
@@ -54,7 +54,11 @@ class Scripted(BaseHTTPRequestHandler):
             server.over.wait()
             return
         schema = body["response_format"]["json_schema"]["schema"]
-        text = facts_by_schema(body["messages"][-1]["content"], schema) if server.answers == "facts" else "Sure thing!"
+        text = "Sure thing!"
+        if server.answers == "facts":
+            text = facts_by_schema(body["messages"][-1]["content"], schema)
+        elif server.answers == "lines" and "keep" in schema["properties"]:
+            text = json.dumps({"keep": [1]})
         reply = {
             "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 200, "completion_tokens": 34, "total_tokens": 234},
@@ -154,6 +158,21 @@ def test_the_loaded_model_s_facts_become_the_chunk_s_text_and_its_tokens_are_cou
     on(home, {"memory.compactor": "model"}, check, engine)
 
 
+def test_a_server_without_usable_facts_chooses_lines_and_the_card_says_so(home: Path, server: Any) -> None:
+    server.answers = "lines"
+
+    async def check(service: Service) -> None:
+        await compacted(service)
+        (chunk,) = [chunk for chunk in await service.memory.chunks() if chunk.sealed_at_s is not None]
+        (version,) = (await service.memory.chunk(chunk.id)).versions
+        assert version.made_by.endswith("choosing lines")
+        assert (await service.memory.stats()).model_tokens == 2 * 234
+        assert service.memory.problems() == ()
+        assert len(server.asked) == 2
+
+    on(home, flags(server), check)
+
+
 @pytest.mark.parametrize("answers", ["nonsense", "hangs"])
 def test_a_wrong_answer_and_none_leave_what_is_made_without_a_model_and_are_said(
     home: Path, server: Any, answers: str
@@ -171,7 +190,7 @@ def test_a_wrong_answer_and_none_leave_what_is_made_without_a_model_and_are_said
         assert version.made_by == "extractive"
         assert "barometer" in version.text
         stats = await service.memory.stats()
-        assert stats.model_tokens == (234 if answers == "nonsense" else 0)
+        assert stats.model_tokens == (2 * 234 if answers == "nonsense" else 0)  # facts, then lines
         why = "no JSON for the schema" if answers == "nonsense" else "gave no answer"
         assert why in stats.problems[0]
         assert any(why in warning for warning in (await service.status()).warnings)

@@ -18,10 +18,10 @@ from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import ConfigError, StoreError, StoreUnwritable
 from akashic_daemon.memory import reconcile
 from akashic_daemon.memory.answers import Selector
-from akashic_daemon.memory.compactors import Compactor, Extractive, Rejected
+from akashic_daemon.memory.compactors import Compactor, Extractive
 from akashic_daemon.memory.extents import open_extents
 from akashic_daemon.memory.memory import Memory, Said
-from akashic_daemon.memory.reconcile import Outcome, Task
+from akashic_daemon.memory.reconcile import Outcome, Rejected, Task
 from akashic_daemon.memory_service import MemoryService
 from akashic_daemon.paths import find_paths
 from akashic_daemon.store.memory.store import open_memory_store

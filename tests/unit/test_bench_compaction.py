@@ -54,3 +54,29 @@ def test_a_shortened_turn_is_found_by_words_that_it_lost_and_counts_as_kept_only
     store.close()
     row = found.row()
     assert (row["recall_equal_tokens"], row["recall_equal_tokens_kept"], row["recall_at_10"]) == (1.0, 0.0, 1.0)
+
+
+_PLACES = ("Piombino", "Ancona", "Trieste", "Livorno", "Genoa", "Bari", "Salerno", "Messina")
+_THINGS = ("wasabi", "saffron", "barley", "indigo", "hemp", "cork", "mulberry", "vanilla")
+
+
+def test_a_fixed_share_leaves_as_much_and_less_of_the_evidence_where_only_some_chunks_say_something(
+    tmp_path: Path,
+) -> None:
+    said = []
+    for n in range(96):
+        facts = n % 24 < 8  # eight turns of facts, then sixteen of small talk about less and less
+        fact = f"My cousin number {'abcdefghijkl'[n // 8]} grows {_THINGS[n % 8]} near {_PLACES[(n + n // 24) % 8]}."
+        said.append({"speaker": "Ann", "dia_id": f"D1:{n}", "text": fact if facts else f"It was a {'very ' * (n % 5)}nice evening, and the weather stayed mild."})  # fmt: skip
+    evidence = [turn["dia_id"] for turn in said if "cousin" in str(turn["text"])]
+    asked = [{"question": "Who grows what?", "evidence": [one], "category": 4} for one in evidence]
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps([{"conversation": {"session_1": said}, "qa": asked}]))
+    suite = measure([path], ["adaptive"])["suites"]["adaptive"]
+    assert suite["target_points"] == 4
+    for row in suite["rows"]:
+        adaptive, *fixed = row["methods"].values()
+        assert adaptive["rho"] == row["rho"]
+        assert all(abs(method["rho"] - row["rho"]) < 0.03 for method in fixed)
+    half = next(row for row in suite["rows"] if row["rho"] < 0.4)["methods"]
+    assert half["adaptive"]["evidence_kept"] > half["fixed: 8 turns"]["evidence_kept"] + 0.2

@@ -13,7 +13,7 @@ import pytest
 from akashic_cli.bench import memory as bench
 from akashic_daemon.errors import TranscriptError
 from akashic_daemon.memory.evaluation import corpus, fit
-from akashic_daemon.memory.evaluation.compaction import _answer_words
+from akashic_daemon.memory.evaluation.compaction import answer_words
 from akashic_daemon.memory.evaluation.corpus import Question
 from akashic_daemon.memory.evaluation.retrieval import Measured
 from akashic_daemon.memory.scoring import FEATURES
@@ -106,6 +106,8 @@ def test_weights_are_fitted_on_the_other_conversations(tmp_path: Path) -> None:
     assert [row[0] for row in bench.table_rows(result)][-1] == "leave-one-out"
     assert [row[0] for row in bench.left_rows(result)][:2] == ["raw", "akashic"]
     assert {len(row) for row in bench.left_rows(result)} == {len(bench.LEFT_COLUMNS)}
+    assert {len(row) for row in bench.adaptive_rows(result)} == {len(bench.ADAPTIVE_COLUMNS)}
+    assert bench.adaptive_line(result).endswith("(target: 4)")
     assert set(result["suites"]["leave-one-out"]["weights"]) == set(FEATURES)
     with pytest.raises(TranscriptError, match="one only"):
         bench.measure([written(tmp_path, [conversation()])], leave_one_out=True)
@@ -148,5 +150,5 @@ def test_answer_words_are_those_that_the_evidence_says_and_counted_where_they_st
     question = Question("What does it eat?", frozenset({"D1:1", "D1:2"}), 4, "ripe mangoes and figs, on Sundays")
     whole = {"D1:1": "Mangoes, if they are ripe", "D1:2": "and figs", "D1:3": "never on Sundays"}
     left = {"D1:1": "Mangoes", "D1:2": "", "D1:3": "figs, ripe"}
-    assert _answer_words(question, whole, left) == [pytest.approx(1 / 3)]
-    assert _answer_words(replace(question, answer="parrots"), whole, left) == []
+    assert answer_words(question, whole, left) == [pytest.approx(1 / 3)]
+    assert answer_words(replace(question, answer="parrots"), whole, left) == []

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from akashic_daemon.errors import EngineError
-from akashic_daemon.memory import chunks, compactors, ingest, reconcile
+from akashic_daemon.memory import chunks, compactors, ingest, lines, reconcile
 from akashic_daemon.memory.asking import RemoteModel
-from akashic_daemon.memory.compactors import Extractive, ModelCompactor, Rejected, Reply
+from akashic_daemon.memory.compactors import Extractive, ModelCompactor, Reply
 from akashic_daemon.memory.memory import Memory, Said
-from akashic_daemon.memory.reconcile import Outcome, Task
+from akashic_daemon.memory.reconcile import Outcome, Rejected, Task
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
 from hashed_words import HashedWords
@@ -34,15 +34,17 @@ class Canned:
 
     name = "canned"
 
-    def __init__(self, answer: str | Exception) -> None:
-        self.answer = answer
+    def __init__(self, answer: str | Exception, lines: str = "", *, is_cut: bool = False) -> None:
+        self.answer, self.lines, self.is_cut = answer, lines, is_cut
         self.asked: list[str] = []
+        self.schemas: list[Mapping[str, Any]] = []
 
     async def ask(self, system: str, question: str, schema: Mapping[str, Any], max_tokens: int) -> Reply:
         self.asked.append(question)
+        self.schemas.append(schema)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return Reply(self.answer, 123)
+        return Reply(self.answer if "facts" in schema["properties"] else self.lines, 123, self.is_cut)
 
 
 @pytest.fixture
@@ -183,6 +185,128 @@ def test_what_is_asked_does_not_grow_with_the_history(memory: Memory) -> None:
     assert len(compactors.question(task)) < raw + reconcile.MOST_RELATED * 1300
 
 
+# -- a choice of lines ------------------------------------------------------------------------------------------
+
+TALK = tuple(
+    Said(("Ann", "Bob")[n % 2], f"{text} That was number {'abcdefghijkl'[n]} of them.", f"l{n}", DAY)
+    for n, text in enumerate(
+        (
+            "Marco restores violins in Cremona with his brother.",
+            "The ferry to Elba leaves from Piombino in the morning.",
+            "Yuki grows wasabi behind the old mill near the river.",
+            "Our neighbour paints lighthouses on driftwood in winter.",
+            "The bakery at the corner closes for the whole of August.",
+            "My cousin plays the accordion in a band of sailors.",
+        )
+    )
+)
+
+
+def named(*numbers: int) -> str:
+    return json.dumps({"keep": numbers})
+
+
+def chosen(task: Task, text: str, *, is_cut: bool = False) -> Outcome | Rejected:
+    model = Canned("no facts", text, is_cut=is_cut)
+    return asyncio.run(ModelCompactor(model).compact(task))
+
+
+def test_a_model_without_usable_facts_is_asked_which_lines_to_keep(memory: Memory) -> None:
+    task = task_of(memory, *TALK)
+    model = Canned("no facts", named(2, 5, 7))
+    outcome = asyncio.run(ModelCompactor(model).compact(task))
+    assert isinstance(outcome, Outcome)
+    assert outcome.made_by == "canned, choosing lines"
+    assert outcome.tokens == 246  # both questions
+    free = lines.free(task)
+    assert all(free[number - 1].text in outcome.text for number in (2, 5, 7))
+    assert outcome.records == task.extractive.records
+    assert f"2. {free[1].text}" in model.asked[1]
+    assert model.schemas[1]["properties"]["keep"]["items"] == {"type": "integer", "minimum": 1, "maximum": len(free)}
+
+
+def test_whatever_lines_are_named_only_said_words_are_kept_no_more_than_without_a_model(memory: Memory) -> None:
+    task = task_of(memory, *TALK, *SAID)
+    said = {clause.text for clause in task.clauses}
+    pinned = {text for _, text in task.pinned}
+    assert pinned
+    count = len(lines.free(task))
+    for numbers in ([1], [count], [3, 1, 3, 99, -4], list(range(1, count)), [*range(1, count, 3), 2]):
+        outcome = lines.checked(named(*numbers), 1, task, "m")
+        if isinstance(outcome, Rejected):
+            assert "counting" in outcome.reason
+            continue
+        assert len(outcome.text) <= len(task.extractive.text) * 1.15 + 40
+        kept = {text for text in said if text in outcome.text}
+        assert pinned <= kept
+        body = outcome.text.split("\n", 1)[1] if " = " in outcome.text.split("\n")[0] else outcome.text
+        rest = body
+        for text in sorted(kept, key=len, reverse=True):
+            rest = rest.replace(text, "")
+        assert not any(word.isalpha() and len(word) > 3 for word in rest.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("Sure! I keep line 3.", "no JSON for the schema"),
+        ('{"keep": ["all"]}', "no JSON for the schema"),
+        (named(), "names no line"),
+        (named(0, 99), "names no line"),
+        (named(*range(1, 9)), "each one of the lines 1 to 8, which is counting"),
+        (named(*range(1, 17, 2)), "one in 2 of the lines 1 to 15, which is counting"),
+    ],
+)
+def test_an_answer_that_chooses_nothing_is_rejected_with_the_reason(memory: Memory, text: str, why: str) -> None:
+    task = task_of(memory, *TALK, *[Said("Ann", t.text.replace("number", "item"), f"m{t.reference}") for t in TALK])
+    assert len(lines.free(task)) > 17
+    outcome = chosen(task, text)
+    assert isinstance(outcome, Rejected)
+    assert outcome.tokens == 246
+    assert "canned: its answer is no JSON for the schema" in outcome.reason  # of its facts
+    assert f"canned, choosing lines: {'its answer is ' if 'JSON' in why else 'it '}" in outcome.reason
+    assert why in outcome.reason
+
+
+def test_naming_every_line_is_no_choice(memory: Memory) -> None:
+    task = task_of(memory, *TALK)
+    outcome = lines.checked(named(*range(1, len(lines.free(task)) + 1)), 1, task, "m")
+    assert isinstance(outcome, Rejected)
+    assert "every line" in outcome.reason
+
+
+def test_an_answer_that_was_cut_off_says_so(memory: Memory) -> None:
+    outcome = chosen(task_of(memory, *TALK), named(1), is_cut=True)
+    assert isinstance(outcome, Rejected)
+    assert outcome.reason.count("was cut off at 1,024 tokens") == 2
+
+
+def test_a_model_that_fails_at_facts_again_and_again_is_only_asked_for_lines(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Canned("no facts", named(1, 4))
+    compactor = ModelCompactor(model)
+    task = task_of(memory, *TALK)
+    for number in range(1, compactors.FACTS_TRIED + 2):
+        assert compactor.name == ("canned" if number <= compactors.FACTS_TRIED else "canned, choosing lines")
+        assert isinstance(asyncio.run(compactor.compact(task)), Outcome)
+    assert len(model.asked) == 2 * compactors.FACTS_TRIED + 1
+    assert sum("of no use to ask for facts" in record.message for record in caplog.records) == 1
+
+
+def test_facts_that_hold_water_end_the_count_of_failures(memory: Memory) -> None:
+    model = Canned("no facts", named(1, 4))
+    compactor = ModelCompactor(model)
+    task, other = task_of(memory, *SAID), task_of(memory, *TALK)
+    for _ in range(2):
+        for _ in range(compactors.FACTS_TRIED - 1):
+            model.answer = "no facts"
+            asyncio.run(compactor.compact(other))
+        model.answer = answer(VIOLINS)
+        assert isinstance(asyncio.run(compactor.compact(task)), Outcome)
+    assert compactor.name == "canned"
+
+
 # -- over HTTP -------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +331,11 @@ def test_a_server_is_asked_for_json_by_schema_and_its_tokens_are_counted() -> No
     assert str(seen[0].url) == "http://server.test/v1/chat/completions"
     assert body["response_format"]["json_schema"]["schema"] == compactors.SCHEMA
     assert [m["content"] for m in body["messages"]] == ["be terse", "what was said?"]
+
+
+def test_an_answer_that_a_server_cut_off_is_known_as_such() -> None:
+    cut = {"choices": [{"message": {"content": "{"}, "finish_reason": "length"}], "usage": {"total_tokens": 9}}
+    assert ask(lambda _: httpx.Response(200, json=cut)) == Reply("{", 9, is_cut=True)
 
 
 def test_tokens_that_a_server_does_not_count_are_estimated() -> None:

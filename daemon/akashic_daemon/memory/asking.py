@@ -64,7 +64,8 @@ class RemoteModel:
 def _reply(raw: bytes, doing: str, question: str) -> Reply:
     try:
         answer = httpx.Response(200, content=raw).json()
-        text = answer["choices"][0]["message"]["content"]
+        choice = answer["choices"][0]
+        text, is_cut = choice["message"]["content"], choice.get("finish_reason") == "length"
         usage = answer.get("usage") or {}
         tokens = usage.get("total_tokens")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -73,4 +74,4 @@ def _reply(raw: bytes, doing: str, question: str) -> Reply:
         raise EngineError(f"{doing}: its answer has no text")
     # A server that doesn't count: about four bytes a token.
     counted = tokens if isinstance(tokens, int) else (len(question) + len(text)) // 4
-    return Reply(text, counted)
+    return Reply(text, counted, is_cut)

@@ -8,22 +8,28 @@ without a model is kept. Identifiers, numbers and lasting wishes that no fact ha
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from akashic_daemon.errors import AkashicError
-from akashic_daemon.memory.reconcile import EXTRACTIVE, Outcome, Task
+from akashic_daemon.memory import lines
+from akashic_daemon.memory.reconcile import EXTRACTIVE, Outcome, Rejected, Task
 from akashic_daemon.memory.statements import stated
 from akashic_daemon.memory.words import terms
 from akashic_daemon.store.memory.rows import NewRecord, Turn
 
+logger = logging.getLogger("akashic.memory")
+
 ANSWER_LIMIT_S = 300.0
 MOST_ANSWER_TOKENS = 1024
+FACTS_TRIED = 3
+"""So many chunks in a row a model may fail at facts before it is asked for lines only, until the next start."""
 _LEAST_PROSE = 0.5
 """Chunks of less prose are code, logs and tables, which a model would only shorten by losing some of it."""
 _RELATED_CHARS = 1200
@@ -31,14 +37,6 @@ _MOST_FACT_CHARS = 400
 _LEAST_GROUNDED_TERMS = 0.6
 _MOST_UNGROUNDED = 0.25
 _PRECISE = re.compile(r"[^\W_]*\d[\w./:-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Why a compactor's answer doesn't count, and what it cost."""
-
-    reason: str
-    tokens: int = 0
 
 
 class Compactor(Protocol):
@@ -64,10 +62,11 @@ class Extractive:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model answered, and how many tokens were read and written for it."""
+    """What a model answered, how many tokens were read and written for it, and whether it was cut at the most allowed."""
 
     text: str
     tokens: int
+    is_cut: bool = False
 
 
 class Asked(Protocol):
@@ -82,29 +81,75 @@ class Asked(Protocol):
 
 
 class ModelCompactor:
-    """A model's facts, checked; code, logs and tables are left to the extractive compactor."""
+    """A model's facts, or lines that it chooses, checked; code, logs and tables are left to the extractive compactor."""
 
     def __init__(self, model: Asked, *, limit_s: float = ANSWER_LIMIT_S) -> None:
         self._model = model
         self._limit_s = limit_s
+        self._failed = 0
+        """So many chunks in a row it failed at facts."""
 
     @property
     def name(self) -> str:
-        """The model's name."""
-        return self._model.name
+        """The model's name, and that it only chooses lines if that is so."""
+        return self._chooser if self._failed >= FACTS_TRIED else self._model.name
+
+    @property
+    def _chooser(self) -> str:
+        return f"{self._model.name}, choosing lines"
 
     async def compact(self, task: Task) -> Outcome | Rejected:
-        """Ask the model, and check what it says."""
+        """Ask the model for facts, and for lines if these don't hold water; check what it says."""
         if task.prose_share < _LEAST_PROSE:
             return task.extractive
+        refused: Rejected | None = None
+        if self._failed < FACTS_TRIED:
+            reply = await self._asked(_SYSTEM, question(task), SCHEMA)
+            if isinstance(reply, Rejected):
+                return reply
+            facts = checked(reply, task, self._model.name)
+            if isinstance(facts, Outcome):
+                self._failed = 0
+                return facts
+            self._note_failure(facts)
+            refused = facts
+        return await self._choose(task, refused)
+
+    async def _choose(self, task: Task, refused: Rejected | None) -> Outcome | Rejected:
+        """Ask the model for lines; refused: what became of its facts."""
+        spent = refused.tokens if refused is not None else 0
+        if len(lines.free(task)) < 2:
+            return refused or task.extractive  # there is nothing to choose from
+        reply = await self._asked(lines.SYSTEM, lines.question(task), lines.schema(task))
+        chosen: Outcome | Rejected
+        if isinstance(reply, Rejected):
+            chosen = reply
+        elif reply.is_cut:
+            chosen = Rejected(f"{self._model.name}: {_CUT}", reply.tokens)
+        else:
+            chosen = lines.checked(reply.text, reply.tokens, task, self._chooser)
+            if isinstance(chosen, Rejected):
+                chosen = replace(chosen, reason=f"{self._model.name}, choosing lines: {chosen.reason}")
+        if isinstance(chosen, Rejected) and refused is not None:
+            chosen = replace(chosen, reason=f"{refused.reason}; {chosen.reason}")
+        return replace(chosen, tokens=chosen.tokens + spent)
+
+    async def _asked(self, system: str, text: str, schema: Mapping[str, Any]) -> Reply | Rejected:
         try:
             async with asyncio.timeout(self._limit_s):
-                reply = await self._model.ask(_SYSTEM, question(task), SCHEMA, MOST_ANSWER_TOKENS)
+                return await self._model.ask(system, text, schema, MOST_ANSWER_TOKENS)
         except TimeoutError:
-            return Rejected(f"{self.name} gave no answer in {self._limit_s:.0f} s")
+            return Rejected(f"{self._model.name} gave no answer in {self._limit_s:.0f} s")
         except AkashicError as error:
-            return Rejected(f"{self.name}: {error.message}")
-        return checked(reply, task, self.name)
+            return Rejected(f"{self._model.name}: {error.message}")
+
+    def _note_failure(self, facts: Rejected) -> None:
+        self._failed += 1
+        if self._failed == FACTS_TRIED:
+            logger.warning(
+                "%d chunks in a row it was of no use to ask for facts, so lines to keep are asked for from now on: %s",
+                self._failed, facts.reason,
+            )  # fmt: skip
 
 
 # -- what is asked ---------------------------------------------------------------------------------------------
@@ -174,8 +219,13 @@ class _Answer(BaseModel):
     facts: tuple[_Fact, ...]
 
 
+_CUT = f"its answer was cut off at {MOST_ANSWER_TOKENS:,} tokens"
+
+
 def checked(reply: Reply, task: Task, name: str) -> Outcome | Rejected:
-    """Return what a model's answer makes of the chunk, or why it is rejected."""
+    """Return what a model's facts make of the chunk, or why they are rejected."""
+    if reply.is_cut:
+        return Rejected(f"{name}: {_CUT}", reply.tokens)
     try:
         answer = _Answer.model_validate_json(reply.text.strip())
     except ValidationError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from akashic_daemon.memory.clauses import Clause, clauses, shortened
@@ -68,6 +68,11 @@ class Weighed:
     text: str
     cost_chars: int
     worth: float
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it stays whatever the budget."""
+        return self.worth == math.inf
 
 
 @dataclass(slots=True)
@@ -170,13 +175,19 @@ def _bin(worth: float) -> int:
 
 def extract(turns: Sequence[Spoken], weighed: Sequence[Weighed], cutoff: float) -> Extract:
     """Return what the cutoff leaves of the turns."""
-    parts: list[list[str]] = [[] for _ in turns]
-    kept_chars = 0
-    for clause in weighed:
-        if clause.worth >= cutoff:
-            kept_chars += len(clause.text) + 1 + (0 if parts[clause.turn] else _LABEL_CHARS)
-            parts[clause.turn].append(clause.text)
-    return Extract(tuple(" ".join(p) for p in parts), sum(t.length_chars for t in turns), kept_chars)
+    texts = joined(clause for clause in weighed if clause.worth >= cutoff)
+    kept_chars = sum(len(text) + 1 + _LABEL_CHARS for text in texts.values())
+    return Extract(
+        tuple(texts.get(number, "") for number in range(len(turns))), sum(t.length_chars for t in turns), kept_chars
+    )
+
+
+def joined(chosen: Iterable[Weighed]) -> dict[int, str]:
+    """Return what clauses, given in order, leave of their turns, by these' numbers."""
+    parts: dict[int, list[str]] = {}
+    for clause in chosen:
+        parts.setdefault(clause.turn, []).append(clause.text)
+    return {turn: " ".join(texts) for turn, texts in parts.items()}
 
 
 def labels(speakers: Sequence[str]) -> dict[str, str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from akashic_daemon.errors import NotFound
 from akashic_daemon.memory import extract
 from akashic_daemon.memory.chunks import Idf, idf_of
 from akashic_daemon.memory.density import kind_of
-from akashic_daemon.memory.extract import Extract, Spoken, Worths
+from akashic_daemon.memory.extract import Extract, Spoken, Weighed, Worths
 from akashic_daemon.memory.memory import Memory
 from akashic_daemon.memory.reads import file_reads
 from akashic_daemon.memory.repeats import LineIndex, superseded, superseded_note
@@ -55,20 +55,36 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why a compactor's answer doesn't count, and what it cost."""
+
+    reason: str
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """A chunk that is being reconciled, with all that a compactor needs, and what comes out without a model.
 
-    prose_share: of its characters. pinned: what no compactor may lose (turn, text), word for word. state: what compaction
-    will keep of the namespace.
+    prose_share: of its characters. clauses: of the prose, each with the number of its turn among `turns`. dense: what is
+    left of the other turns, by the same numbers. room_chars: what the clauses that were kept without a model cost.
+    state: what compaction will keep of the namespace.
     """
 
     chunk: Chunk
     turns: tuple[Turn, ...]
     related: tuple[Related, ...]
     prose_share: float
-    pinned: tuple[tuple[int, str], ...]
+    clauses: tuple[Weighed, ...]
+    dense: Mapping[int, str]
+    room_chars: int
     extractive: Outcome
     state: str
+
+    @property
+    def pinned(self) -> tuple[tuple[int, str], ...]:
+        """What no compactor may lose, word for word: the id of the turn and the text."""
+        return tuple((self.turns[clause.turn].id, clause.text) for clause in self.clauses if clause.is_pinned)
 
 
 def prepare(memory: Memory, chunk_id: int) -> Task:
@@ -89,20 +105,29 @@ def prepare(memory: Memory, chunk_id: int) -> Task:
     worths.add(weighed, sum(turn.length_chars for turn in of_prose))
     left = extract.extract(of_prose, weighed, worths.cutoff())
     worths.note(left.kept_chars)
-    texts = _trimmed(memory, turns, dense, related)
-    texts |= {turns[number].id: text for number, text in zip(prose, left.texts, strict=True)}
-    whole = Extract(tuple(texts[turn.id] for turn in turns), sum(turn.length_chars for turn in spoken), 0)
-    text = extract.lines(spoken, whole)
-    rho = min(1.0, len(text) / whole.raw_chars) if whole.raw_chars else 1.0
+    trimmed = _trimmed(memory, turns, dense, related)
+    of_dense = {number: trimmed[turn.id] for number, turn in enumerate(turns) if turn.id in trimmed}
+    text, rho = composed(turns, of_dense | dict(zip(prose, left.texts, strict=True)))
+    raw_chars = sum(turn.length_chars for turn in spoken)
     return Task(
         chunk,
         turns,
         related,
-        left.raw_chars / whole.raw_chars if whole.raw_chars else 0.0,
-        tuple((turns[prose[w.turn]].id, w.text) for w in weighed if w.worth == float("inf")),
+        left.raw_chars / raw_chars if raw_chars else 0.0,
+        tuple(replace(clause, turn=prose[clause.turn]) for clause in weighed),
+        of_dense,
+        left.kept_chars,
         Outcome(text, rho, tuple(_stated(turns)), EXTRACTIVE),
         json.dumps(asdict(worths)),
     )
+
+
+def composed(turns: Sequence[Turn], texts: Mapping[int, str]) -> tuple[str, float]:
+    """Return the text of a chunk of which so much is left, by the turns' numbers, and its rho."""
+    spoken = [Spoken(turn.speaker, turn.text) for turn in turns]
+    raw_chars = sum(turn.length_chars for turn in spoken)
+    text = extract.lines(spoken, Extract(tuple(texts.get(n, "") for n in range(len(turns))), raw_chars, 0))
+    return text, min(1.0, len(text) / raw_chars) if raw_chars else 1.0
 
 
 def store(memory: Memory, task: Task, outcome: Outcome) -> list[int]:

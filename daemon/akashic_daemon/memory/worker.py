@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from akashic_daemon.errors import AkashicError, NotFound
 from akashic_daemon.memory import chunks, reconcile
 from akashic_daemon.memory.answers import Found
-from akashic_daemon.memory.compactors import Compactor, Rejected
+from akashic_daemon.memory.compactors import Compactor
 from akashic_daemon.memory.extents import Regrouped
 from akashic_daemon.memory.memory import Memory
 
@@ -133,7 +133,7 @@ class Worker:
         try:
             task = await self._run(lambda memory: reconcile.prepare(memory, chunk_id))
             outcome = await self.compactor.compact(task)
-            if isinstance(outcome, Rejected):
+            if isinstance(outcome, reconcile.Rejected):
                 self._say(f"chunk c{chunk_id} was compacted without a model: {outcome.reason}")
                 self.model_tokens += outcome.tokens
                 outcome = task.extractive

@@ -13,7 +13,7 @@ from typing import Any
 
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.memory import static_vectors
-from akashic_daemon.memory.evaluation import compaction, corpus, false_recall, fit, retrieval
+from akashic_daemon.memory.evaluation import adaptive, compaction, corpus, false_recall, fit, retrieval
 from akashic_daemon.memory.memory import Memory
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
@@ -22,6 +22,7 @@ SUITES: dict[str, retrieval.Suite] = {
     "retrieval": retrieval.run,
     "leave-one-out": fit.run,
     "compaction": compaction.run,
+    "adaptive": adaptive.run,
     "recall": false_recall.run,
 }
 """What can be measured, by name. Each gets an empty memory of its own."""

@@ -22,29 +22,29 @@ from akashic_daemon.memory.words import terms
 
 RHO = 0.495
 """Asked for, so that the actual one stays below a half."""
-_KEPT_SHARE = 2 / 3
-_CHUNK_CHARS = 4096
-_FIXED_TURNS = 8
+KEPT_SHARE = 2 / 3
+CHUNK_CHARS = 4096
+FIXED_TURNS = 8
 
 Texts = list[str]
-_Idf = Callable[[str], float]
+Idf = Callable[[str], float]
 
 
 def run(conversations: Sequence[Conversation], memory: Memory, _embedder: Embedder) -> dict[str, Any]:
     """Compact every conversation by each method; content, and recall from what is left (`after_compaction`)."""
-    methods: dict[str, Callable[[list[Spoken], _Idf], Texts]] = {
+    methods: dict[str, Callable[[list[Spoken], Idf], Texts]] = {
         "raw": lambda turns, _idf: [turn.text for turn in turns],
         "akashic": _global,
         "akashic as it goes": _streamed,
         "clauses, fixed": _fixed,
         "turns, one budget": lambda turns, idf: _whole_turns(turns, idf, len(turns)),
-        "turns, fixed": lambda turns, idf: _whole_turns(turns, idf, _FIXED_TURNS),
+        "turns, fixed": lambda turns, idf: _whole_turns(turns, idf, FIXED_TURNS),
     }
     return {"rows": [{"method": name, **_measure(conversations, memory, name, by)} for name, by in methods.items()]}
 
 
 def _measure(
-    conversations: Sequence[Conversation], memory: Memory, name: str, by: Callable[[list[Spoken], _Idf], Texts]
+    conversations: Sequence[Conversation], memory: Memory, name: str, by: Callable[[list[Spoken], Idf], Texts]
 ) -> dict[str, Any]:
     shares: list[float] = []
     kept: list[float] = []
@@ -54,21 +54,19 @@ def _measure(
     for conversation in conversations:
         said = [(source, turn) for source, turns in conversation.sessions for turn in turns]
         spoken = [Spoken(turn.speaker, turn.text) for _, turn in said]
-        idf = _idf_of(spoken)
+        idf = idf_of(spoken)
         texts = by(spoken, idf)
-        raw_chars += sum(turn.length_chars for turn in spoken)
-        for whole, text in zip(spoken, texts, strict=True):
-            # A text that is cut bears a label of a letter; a whole turn the name.
-            left_chars += 0 if not text else whole.length_chars if text == whole.text else len(text) + 3
-        of_turn = dict(zip((t.reference for _, t in said), _shares(spoken, texts, idf), strict=True))
+        raw_chars += chars_of(spoken)
+        left_chars += left_of_turns(spoken, texts)
+        of_turn = dict(zip((t.reference for _, t in said), shares_of(spoken, texts, idf), strict=True))
         whole_of = {turn.reference: turn.text for _, turn in said}
         left_of = dict(zip(whole_of, texts, strict=True))
         for question in conversation.questions:
-            answered += _answer_words(question, whole_of, left_of)
+            answered += answer_words(question, whole_of, left_of)
             found = [of_turn[reference] for reference in question.evidence]
             shares.append(statistics.fmean(found))
-            kept.append(statistics.fmean(share >= _KEPT_SHARE for share in found))
-        whole_turns = frozenset(reference for reference, share in of_turn.items() if share >= _KEPT_SHARE)
+            kept.append(statistics.fmean(share >= KEPT_SHARE for share in found))
+        whole_turns = frozenset(reference for reference, share in of_turn.items() if share >= KEPT_SHARE)
         after_compaction.add(found_after, memory, conversation, name, left_of, whole_turns)
     return {
         "rho": round(left_chars / raw_chars, 4),
@@ -79,7 +77,16 @@ def _measure(
     }
 
 
-def _answer_words(question: Question, whole_of: dict[str, str], left_of: dict[str, str]) -> list[float]:
+def left_of_turns(turns: Sequence[Spoken], texts: Texts) -> int:
+    """Return how many characters are left: a text that is cut bears a label of a letter, a whole turn the name."""
+    return sum(
+        whole.length_chars if text == whole.text else len(text) + 3
+        for whole, text in zip(turns, texts, strict=True)
+        if text
+    )
+
+
+def answer_words(question: Question, whole_of: dict[str, str], left_of: dict[str, str]) -> list[float]:
     """Return which share of the answer's words that the evidence says it still says; nothing when it says none."""
     said, left = (
         {term for reference in question.evidence for term in terms(texts[reference])} for texts in (whole_of, left_of)
@@ -88,12 +95,14 @@ def _answer_words(question: Question, whole_of: dict[str, str], left_of: dict[st
     return [len(wanted & left) / len(wanted)] if wanted else []
 
 
-def _idf_of(turns: Sequence[Spoken]) -> _Idf:
+def idf_of(turns: Sequence[Spoken]) -> Idf:
+    """Return the weight of terms by how many of the turns have them."""
     frequency = Counter(term for turn in turns for term in set(terms(turn.text)))
     return lambda term: math.log((len(turns) + 1) / frequency[term]) if frequency[term] else 0.0
 
 
-def _shares(turns: Sequence[Spoken], texts: Texts, idf: _Idf) -> list[float]:
+def shares_of(turns: Sequence[Spoken], texts: Texts, idf: Idf) -> list[float]:
+    """Return which share of each turn's content its text still has."""
     people = {term for turn in turns for term in terms(turn.speaker)}
     out = []
     for turn, text in zip(turns, texts, strict=True):
@@ -103,47 +112,50 @@ def _shares(turns: Sequence[Spoken], texts: Texts, idf: _Idf) -> list[float]:
     return out
 
 
-def _chunks(turns: Sequence[Spoken]) -> list[list[Spoken]]:
+def chunks_of(turns: Sequence[Spoken]) -> list[list[Spoken]]:
+    """Return the turns as chunks of about the gate's length."""
     chunks: list[list[Spoken]] = [[]]
     for turn in turns:
-        if sum(t.length_chars for t in chunks[-1]) >= _CHUNK_CHARS:
+        if sum(t.length_chars for t in chunks[-1]) >= CHUNK_CHARS:
             chunks.append([])
         chunks[-1].append(turn)
     return chunks
 
 
-def _chars(turns: Sequence[Spoken]) -> int:
+def chars_of(turns: Sequence[Spoken]) -> int:
+    """Return the length of turns."""
     return sum(turn.length_chars for turn in turns)
 
 
-def _global(turns: list[Spoken], idf: _Idf) -> Texts:
+def _global(turns: list[Spoken], idf: Idf) -> Texts:
     weighed = weigh(turns, idf, Counter())
     worths = Worths(RHO)
-    worths.add(weighed, _chars(turns))
+    worths.add(weighed, chars_of(turns))
     return list(extract(turns, weighed, worths.cutoff()).texts)
 
 
-def _streamed(turns: list[Spoken], idf: _Idf) -> Texts:
+def _streamed(turns: list[Spoken], idf: Idf) -> Texts:
     worths, seen, texts = Worths(RHO), Counter[str](), Texts()
-    for chunk in _chunks(turns):
+    for chunk in chunks_of(turns):
         weighed = weigh(chunk, idf, seen)
-        worths.add(weighed, _chars(chunk))
+        worths.add(weighed, chars_of(chunk))
         extracted = extract(chunk, weighed, worths.cutoff())
         worths.note(extracted.kept_chars)
         texts += extracted.texts
     return texts
 
 
-def _fixed(turns: list[Spoken], idf: _Idf) -> Texts:
+def _fixed(turns: list[Spoken], idf: Idf) -> Texts:
     seen, texts = Counter[str](), Texts()
-    for first in range(0, len(turns), _FIXED_TURNS):
-        chunk = turns[first : first + _FIXED_TURNS]
+    for first in range(0, len(turns), FIXED_TURNS):
+        chunk = turns[first : first + FIXED_TURNS]
         weighed = weigh(chunk, idf, seen)
-        texts += extract(chunk, _filling(weighed, RHO * _chars(chunk)), 0.0).texts
+        texts += extract(chunk, filling(weighed, RHO * chars_of(chunk)), 0.0).texts
     return texts
 
 
-def _filling(weighed: Sequence[Weighed], room_chars: float) -> list[Weighed]:
+def filling(weighed: Sequence[Weighed], room_chars: float) -> list[Weighed]:
+    """Return the clauses of most worth that fit a room, in their order."""
     chosen = set()
     for number in sorted(range(len(weighed)), key=lambda n: -weighed[n].worth):
         if weighed[number].cost_chars <= room_chars:
@@ -152,7 +164,7 @@ def _filling(weighed: Sequence[Weighed], room_chars: float) -> list[Weighed]:
     return [clause for number, clause in enumerate(weighed) if number in chosen]
 
 
-def _whole_turns(turns: list[Spoken], idf: _Idf, chunk_turns: int) -> Texts:
+def _whole_turns(turns: list[Spoken], idf: Idf, chunk_turns: int) -> Texts:
     seen: set[str] = set()
     worth = []
     for turn in turns:
