@@ -160,18 +160,25 @@ class Mover(JobThread):
         return True
 
     def _make_ram_room(self, needed_bytes: int) -> bool:
-        """Evict the longest unused blocks from RAM: those that the disk has, then those that it never will."""
+        """Evict the longest unused blocks from RAM: those that the disk has, then those that it never will.
+
+        Of the former, those that were read ahead go last: somebody waits for them.
+        """
         assert self.catalogue is not None
         if needed_bytes > self.arena.budget_bytes:
             return False
-        idle = [b for b in self.catalogue.blocks() if b.slots is not None and not b.pins and b not in self._queued]
-        idle.sort(key=lambda b: (not b.on_ssd, b.used))
+        idle = self._idle_in_ram()
+        idle.sort(key=lambda b: (not b.on_ssd, b.prefetched, b.used))
         target = max(needed_bytes, self.arena.budget_bytes // 32)
         for block in idle:
             if self.arena.free_bytes >= target:
                 break
             self.drop_from_ram(block)
         return self.arena.free_bytes >= needed_bytes
+
+    def _idle_in_ram(self) -> list[Block]:
+        assert self.catalogue is not None
+        return [b for b in self.catalogue.blocks() if b.slots is not None and not b.pins and b not in self._queued]
 
     def free_ram(self, block: Block) -> bool:
         """Free a block's RAM copy, for good; False when it has none or somebody reads it."""
@@ -385,10 +392,14 @@ class Mover(JobThread):
             self.waits_for_engine = False
 
     def prefetch(self, blocks: Iterable[Block]) -> None:
-        """Read blocks from disk into the RAM tier as far as it has room."""
-        if self._ssd is None:
+        """Read blocks from disk into the RAM tier, in the order given, as far as it has room for them.
+
+        Room is what is free, and what the disk has too and was used longer ago. Nothing goes for it of which only RAM has a
+        copy, nor what was itself read ahead; and what has no room isn't read.
+        """
+        if self._ssd is None or self.catalogue is None:
             return
-        wanted = {b.key: b for b in blocks if b.slots is None and b.on_ssd}
+        wanted = {b.key: b for b in self._with_room([b for b in blocks if b.slots is None and b.on_ssd])}
         scratch = bytearray(max((b.size_bytes for b in wanted.values()), default=0))
         for found in self._ssd.read(wanted, lambda _key, size: memoryview(scratch)[:size]):
             block = wanted[found.entry.key if isinstance(found, Found) else found.key]
@@ -402,6 +413,26 @@ class Mover(JobThread):
             else:
                 self._mark_unreadable(block)
         self.follow_evictions()
+
+    def _with_room(self, wanted: Sequence[Block]) -> list[Block]:
+        """Return the first of the blocks that can be put into RAM, after making room for them."""
+        oldest = min((block.used for block in wanted), default=0)
+        spare = [b for b in self._idle_in_ram() if b.on_ssd and not b.prefetched and b.used < oldest]
+        spare.sort(key=lambda b: b.used, reverse=True)
+        room_bytes = self.arena.free_bytes + sum(map(self._slot_bytes, spare))
+        fit: list[Block] = []
+        needed_bytes = 0
+        for block in wanted:
+            needed_bytes += self._slot_bytes(block)
+            if needed_bytes > room_bytes:
+                break
+            while self.arena.free_bytes < needed_bytes:
+                self.drop_from_ram(spare.pop())
+            fit.append(block)
+        return fit
+
+    def _slot_bytes(self, block: Block) -> int:
+        return self.arena.slots_needed(block.size_bytes) * self.arena.slot_bytes
 
     def _report_unreadable(self, blocks: Iterable[Block], sink: Sink) -> None:
         for block in blocks:
