@@ -25,7 +25,10 @@ def kernels(
 
 def decode(
     model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME|FILE", help="Registered model, or a GGUF file.")
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="NAME|FILE|FOLDER", help="Registered model, a GGUF file or a Hugging Face folder."
+        ),
     ] = None,
     full: FullOption = False,
     plot: PlotOption = None,

@@ -90,3 +90,44 @@ def test_decoding_is_timed_against_the_memorys_speed(
         ("decode at 40 tokens", "weights and KV at copy's speed")
     ]
     assert 0 < result["rows"][1]["of_ceiling"] < 1
+
+
+class _Generating:
+    """A model whose `generate` takes a second a token by a clock of its own, half of one with a static cache."""
+
+    def __init__(self, clock: list[float], *, static_fails: bool) -> None:
+        self.clock, self.static_fails = clock, static_fails
+
+    def generate(self, prompt: Any, *, max_new_tokens: int, cache_implementation: str = "", **_: Any) -> None:
+        if cache_implementation and self.static_fails:
+            raise RuntimeError("no compiler")
+        self.clock[0] += 7 + max_new_tokens * (0.5 if cache_implementation else 1.0)
+
+
+@pytest.mark.parametrize("static_fails", [False, True])
+def test_the_fastest_of_transformers_ways_counts_and_one_that_fails_is_told(
+    static_fails: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch = pytest.importorskip("torch")
+    from akashic_daemon.speed import torch_decode
+
+    clock = [0.0]
+    monkeypatch.setattr(torch_decode.time, "perf_counter", lambda: clock[0])
+    theirs = object.__new__(torch_decode._Transformers)
+    theirs._device = torch.device("cpu")
+    theirs._model = _Generating(clock, static_fails=static_fails)
+    theirs._ways = {"sdpa": {}, "static": {"cache_implementation": "static"}}
+    assert theirs.best(30) == (("sdpa", 1.0) if static_fails else ("static", 0.5))
+    assert [record.getMessage() for record in caplog.records] == (
+        ["transformers' generate with static is left out: no compiler"] if static_fails else []
+    )
+
+
+def test_a_folder_is_a_model_to_be_measured(tmp_path: Path) -> None:
+    from akashic_daemon.config import load
+    from akashic_daemon.fidelity.opening import known_model
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    found = known_model(str(tmp_path / "mine"), load(tmp_path / "none.toml", env={}))
+    assert (found.name, found.path, found.size_bytes) == ("mine", tmp_path / "mine", 2)

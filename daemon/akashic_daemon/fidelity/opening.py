@@ -17,8 +17,8 @@ SEQUENCES = 64
 """Four variants run at a time; the rest are places on their older branches."""
 
 
-def open_engine(known: KnownModel, settings: Settings) -> LlamaCppEngine:
-    """Load a model on llama.cpp as the settings say."""
+def open_engine(known: KnownModel, settings: Settings, *, threads: int | None = None) -> LlamaCppEngine:
+    """Load a model on llama.cpp as the settings say; so many threads whatever else runs, where `threads` is given."""
     from akashic_daemon.engine.llama_cpp import LlamaCppEngine, LlamaCppOptions
 
     config = settings.config
@@ -32,7 +32,7 @@ def open_engine(known: KnownModel, settings: Settings) -> LlamaCppEngine:
             max_sequences=SEQUENCES,
             gpu_layers=config.model.gpu_layers,
             flash_attention=config.model.flash_attention,
-            threads=config.schedule.threads,
+            threads=config.schedule.threads if threads is None else threads,
             cores=len(os.sched_getaffinity(0)),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
@@ -40,10 +40,13 @@ def open_engine(known: KnownModel, settings: Settings) -> LlamaCppEngine:
 
 
 def known_model(name: str | None, settings: Settings) -> KnownModel:
-    """Return the model of a file, the registered one of that name, or the default one."""
+    """Return the model of a file or Hugging Face folder, the registered one of that name, or the default one."""
     if name is not None and Path(name).is_file():
         path = Path(name).absolute()
         return KnownModel(path.stem, path, path.stat().st_size)
+    if name is not None and (Path(name) / "config.json").is_file():
+        path = Path(name).absolute()
+        return KnownModel(path.name, path, sum(file.stat().st_size for file in path.iterdir() if file.is_file()))
     own = embedded_model()
     known = {} if own is None else {own.name: own}
     default = settings.config.model.default
