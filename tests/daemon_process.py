@@ -21,13 +21,21 @@ _START_LIMIT_S = 120.0
 class DaemonProcess:
     """Runs on `home`; `log` is a file, so that what it says never makes it wait. Its port stays over restarts."""
 
-    def __init__(self, home: Path, *flags: str, settings: dict[str, str] | None = None, real: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *flags: str,
+        settings: dict[str, str] | None = None,
+        real: bool = False,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.home, self.paths = home, find_paths({"AKASHIC_HOME": str(home)})
         self.log = home / "daemon.log"
         self.port = free_port()
         self._real = real
         self._flags = flags
         self._settings = settings or {}
+        self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
         if not real:
             register(home, ["fake"])
@@ -52,6 +60,7 @@ class DaemonProcess:
         """Start it and wait until it listens."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("AKASHIC_")}
         env |= {"AKASHIC_HOME": str(self.home), "PYTHONPATH": os.pathsep.join([str(ENTRY.parent), *sys.path])}
+        env |= self._env
         if self._real:
             env |= {"AKASHIC_" + k.replace(".", "_").upper(): v for k, v in self._settings.items()}
             command = ["-m", "akashic_daemon", "serve", "--port", str(self.port)]

@@ -295,6 +295,8 @@ def test_models_are_listed_with_the_usable_window_of_the_loaded_one(home: Path) 
         ({"authorization": f"Bearer {TOKEN}", "host": "localhost:9"}, 200),
         ({"authorization": f"Bearer {TOKEN}", "origin": "https://evil.example"}, 403),
         ({"authorization": f"Bearer {TOKEN}", "origin": "null"}, 403),
+        ({"authorization": f"Bearer {TOKEN}", "origin": "http://evil.example://localhost"}, 403),
+        ({"authorization": f"Bearer {TOKEN}", "origin": "localhost"}, 403),
         ({"authorization": f"Bearer {TOKEN}", "origin": "http://localhost:3000"}, 200),
     ],
 )
@@ -308,6 +310,24 @@ def test_tcp_clients_need_the_token_and_a_local_host_and_origin(
             assert TOKEN not in response.text
 
     with_client(home, check, token=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/akashic/v1/models", {"path": "/etc/hosts"}),
+        ("/akashic/v1/memory/watch", {"paths": ["/etc/hosts"], "once": True}),
+    ],
+)
+def test_files_are_named_over_tcp_by_who_has_the_token_only(home: Path, path: str, body: dict[str, Any]) -> None:
+    for token, is_refused in ((None, True), (TOKEN, False)):
+
+        async def check(client: httpx.AsyncClient, _service: Service, is_refused: bool = is_refused) -> None:
+            response = await client.post(path, json=body, headers={"authorization": f"Bearer {TOKEN}"})
+            assert (response.status_code == 403) == is_refused, response.text
+            assert ("names files" in response.text) == is_refused
+
+        with_client(home, check, token=token)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])

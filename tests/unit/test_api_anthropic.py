@@ -317,6 +317,9 @@ BAD = {
     "any_of_no_tools": {**HELLO, "tool_choice": {"type": "any"}},
     "unknown_choice": {**HELLO, "tool_choice": {"type": "maybe"}},
     "hot": {**HELLO, "temperature": 11},
+    "two_tools_of_one_name": {**HELLO, "tools": [TOOL, TOOL]},
+    "many_tools": {**HELLO, "tools": [{**TOOL, "name": f"f{n}"} for n in range(1025)]},
+    "many_stops": {**HELLO, "stop_sequences": [str(n) for n in range(257)]},
 }
 BAD_BYTES = {
     "nan": b'{"max_tokens": 5, "temperature": NaN, "messages": [{"role": "user", "content": "x"}]}',

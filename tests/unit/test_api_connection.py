@@ -194,6 +194,27 @@ def test_what_is_no_request_is_told_so_also_in_front_of_a_large_body(home: Path,
     over_tcp(EchoService(home), check)
 
 
+def test_a_client_that_closes_its_sending_side_counts_as_gone(home: Path) -> None:
+    async def for_ever() -> AsyncGenerator[GenerationEvent, None]:
+        yield Started("req-1", "s", "echo", 7, Reuse())
+        await asyncio.Event().wait()
+
+    service = EchoService(home, for_ever)
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        for stream in (b"true", b"false"):
+            reader, writer = await connect()
+            body = b'{"messages": [{"role": "user", "content": "x"}], "stream": %s}' % stream
+            writer.write(request(body, b"Content-Length: %d" % len(body)))
+            await service.started.wait()
+            service.started.clear()
+            writer.write_eof()
+            assert b"error" not in await reader.read(-1)
+
+    over_tcp(service, check)
+    assert service.closed == 2
+
+
 async def send_for_ever(writer: asyncio.StreamWriter, piece: bytes) -> None:
     while True:
         writer.write(piece)

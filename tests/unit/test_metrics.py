@@ -18,8 +18,15 @@ from fake_service import answer, ask, running_service, user
 NAMES = (
     "time_to_first_token_seconds", "inter_token_latency_seconds", "time_per_output_token_seconds",
     "request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
-    "request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens", "request_generation_tokens",
+    "request_prefill_time_seconds", "request_decode_time_seconds", "request_inference_time_seconds",
+    "request_prompt_tokens", "request_generation_tokens",
 )  # fmt: skip
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+COUNTERS = (
+    "prompt_tokens_total", "prompt_tokens_cached_total", "generation_tokens_total", "prefix_cache_queries_total",
+    "prefix_cache_hits_total", "num_preemptions_total", "request_success_total",
+)  # fmt: skip
+REASONS = ("stop", "length", "abort")
 
 
 @given(st.lists(st.floats(0, 100)))
@@ -38,6 +45,21 @@ def test_a_request_whose_client_left_counts_as_ended_but_its_times_do_not() -> N
     spread.finished("stop", Timing(total_s=3.0, decode_s=2.0), 10, 5)
     assert spread.ends == {"cancelled": 1, "stop": 1}
     assert (spread.request.sum, spread.request_token.sum, spread.prompt_tokens.sum) == (3.0, 0.5, 10)
+
+
+def test_a_dashboard_of_vllm_finds_its_names_kinds_and_labels_before_anything_was_asked(home: Path) -> None:
+    async def run() -> str:
+        async with running_service(home, lambda _n, _p: FakeEngine()) as service:
+            return metrics_text(await service.stats(), service.distributions)
+
+    lines = asyncio.run(run()).splitlines()
+    for kind, names in (("histogram", NAMES), ("gauge", GAUGES), ("counter", COUNTERS)):
+        for name in names:
+            assert f"# TYPE akashic_{name} {kind}" in lines
+            end = "_count" if kind == "histogram" else ""
+            assert any(line.startswith((f"akashic_{name}{end} ", f"akashic_{name}{{")) for line in lines), name
+    for reason in REASONS:
+        assert f'akashic_request_success_total{{finished_reason="{reason}"}} 0' in lines
 
 
 def test_every_request_and_token_stands_in_the_histograms(home: Path) -> None:

@@ -30,6 +30,12 @@ def test_a_conversation_with_calls_is_read_byte_for_byte() -> None:
     ]
 
 
+def test_arguments_may_be_the_object_that_a_client_made_of_them() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"b": [1, "ü"], "a": {}}}}
+    (message,) = messages_from_openai([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert message.tool_calls == (ToolCall("c", "f", '{"b":[1,"ü"],"a":{}}'),)
+
+
 @pytest.mark.parametrize(
     ("raw", "place"),
     [
@@ -49,7 +55,7 @@ def test_a_conversation_with_calls_is_read_byte_for_byte() -> None:
         ({"role": "assistant", "tool_calls": [{**CALL, "id": None}]}, "messages[1].tool_calls[0].id"),
         ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages[1].tool_calls[0].function"),
         (
-            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}]},
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": []}}]},
             "messages[1].tool_calls[0].function.arguments",
         ),
     ],

@@ -14,7 +14,14 @@ from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import json_response
 from akashic_daemon.api.ending import collect
-from akashic_daemon.api.fields import checked_choice, extension_fields, ignored_header, notes_on, without_nulls
+from akashic_daemon.api.fields import (
+    check_count,
+    checked_choice,
+    extension_fields,
+    ignored_header,
+    notes_on,
+    without_nulls,
+)
 from akashic_daemon.api.stream import EventStream, until_gone
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import BadRequest
@@ -113,6 +120,8 @@ def _function_tools(tools: Sequence[Any]) -> tuple[tuple[dict[str, Any], ...], l
     """Return the client's tools as functions that a template can show, and names of what is left out."""
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []
+    names: set[str] = set()
+    check_count(tools)
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         if not isinstance(tool, dict):
@@ -122,7 +131,11 @@ def _function_tools(tools: Sequence[Any]) -> tuple[tuple[dict[str, Any], ...], l
             ignored.append(f"{where} ({kind})")
             continue
         ignored += [f"{where}.{name}" for name in tool if name not in _TOOL_FIELDS]
-        functions.append({"type": "function", "function": _function(tool, where)})
+        function = _function(tool, where)
+        if function["name"] in names:
+            raise BadRequest(f"two tools are named {function['name']!r}"[:200], hint="rename one", param=where)
+        names.add(function["name"])
+        functions.append({"type": "function", "function": function})
     return tuple(functions), ignored
 
 

@@ -34,6 +34,8 @@ _RETRY_AFTER_S = 5
 SKIPPED_BYTES = 64 * 1024 * 1024
 """So much of the body of a refused request is read and thrown away."""
 _ELSEWHERE = 300
+IS_KNOWN = "is_known"
+"""What a request's state says under this name: whether it comes from the daemon's own user, not from just anybody."""
 _OPEN_PATHS = frozenset({"/healthz"})
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -151,8 +153,10 @@ class Border:
             await send(message)
 
         try:
-            if not self._came_by_socket(scope):
+            is_local = self._came_by_socket(scope)
+            if not is_local:
                 self._check(scope)
+            scope.setdefault("state", {})[IS_KNOWN] = is_local or self._token is not None
             await self._app(scope, rest.receive, watched)
         except asyncio.CancelledError:
             # The daemon ends; without an answer of ours uvicorn would say 500. The rest of the body is not waited for.
@@ -182,7 +186,7 @@ class Border:
         if host not in self._hosts:
             raise Forbidden(f"the Host header names {host!r}", hint=f"use one of {', '.join(sorted(self._hosts))}")
         origin = headers.get("origin")
-        if origin is not None and _hostname(origin.split("://")[-1]) not in self._hosts:
+        if origin is not None and _hostname(origin.partition("://")[2]) not in self._hosts:
             raise Forbidden(f"requests from the web page {origin!r} are not served", hint="ask from this machine")
         if self._token is None or scope["path"] in _OPEN_PATHS:
             return

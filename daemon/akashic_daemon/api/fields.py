@@ -18,6 +18,8 @@ logger = logging.getLogger("akashic.openai")
 _NAMED_FIELDS = 32
 """So many ignored fields are named in the header and remembered for the log; a header has a length limit."""
 
+_MOST_TOOLS = 1024
+
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out fields that are null: the way to ask for the default."""
@@ -56,6 +58,12 @@ def notes_on(messages: Sequence[Message]) -> tuple[str, ...]:
     if messages and messages[-1].role is Role.ASSISTANT:
         return ("the last message is the assistant's; it was taken as complete, and another one answers",)
     return ()
+
+
+def check_count(tools: Sequence[Any]) -> None:
+    """Raise BadRequest for more tools than a request may have."""
+    if len(tools) > _MOST_TOOLS:
+        raise BadRequest(f"the request has {len(tools)} tools, more than {_MOST_TOOLS}", param="tools")
 
 
 def checked_choice(choice: str, tools: Sequence[Mapping[str, Any]]) -> str:

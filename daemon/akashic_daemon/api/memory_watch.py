@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from akashic_daemon.api.app_state import service_of
+from akashic_daemon.api.app_state import check_may_name_files, service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump
 from akashic_daemon.api.stream import EventStream, as_ours
@@ -25,6 +25,7 @@ def routes() -> list[Route]:
 async def watch(request: Request) -> Response:
     """Follow logs, telling what happens, until the client leaves."""
     service = service_of(request)
+    check_may_name_files(request, "watching logs")
     body = parse(WatchRequest, await read_json(request))
 
     async def lines() -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from akashic_daemon.protocol.native import Stats
 from akashic_daemon.schedule.histograms import Distributions, Histogram
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ENDS = ("stop", "length", "tool_calls", "abort")
 Samples = Iterable[tuple[Mapping[str, str], float]]
 
 
@@ -100,9 +101,12 @@ def _spread(page: _Page, spread: Distributions) -> None:
     page.histogram("request_queue_time_seconds", "In the queue.", spread.queued)
     page.histogram("request_prefill_time_seconds", "From the queue to the end of the prompt.", spread.prefill)
     page.histogram("request_decode_time_seconds", "From the first token to the last.", spread.decode)
+    page.histogram("request_inference_time_seconds", "From the queue to the last token.", spread.inference)
     page.histogram("request_prompt_tokens", "Tokens of a request's prompt.", spread.prompt_tokens)
     page.histogram("request_generation_tokens", "Tokens of a request's answer.", spread.generated_tokens)
-    ends = {"abort" if reason == "cancelled" else reason: count for reason, count in spread.ends.items()}
+    ends = dict.fromkeys(_ENDS, 0) | {
+        "abort" if reason == "cancelled" else reason: count for reason, count in spread.ends.items()
+    }
     page.counter("request_success", "Requests that didn't fail, by how they ended.", _by("finished_reason", ends))
 
 
@@ -110,6 +114,7 @@ def _tokens(page: _Page, stats: Stats) -> None:
     hits: dict[str, float] = {tier.tier: 0 for tier in stats.tiers.tiers}
     hits |= stats.reused_by_tier
     page.counter("prompt_tokens", "Tokens of prompts.", stats.prompt_tokens_total)
+    page.counter("prompt_tokens_cached", "Tokens of prompts that were reused.", sum(hits.values()))
     page.counter("generation_tokens", "Tokens that were generated.", stats.generated_tokens_total)
     page.counter("computed_tokens", "Tokens of prompts that were computed.", stats.computed_tokens_total)
     page.counter("dropped_tokens", "Tokens of histories that prompts didn't read: dropped.", stats.dropped_tokens_total)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from akashic_daemon.api.app_state import service_of
+from akashic_daemon.api.app_state import check_may_name_files, service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.spool import spool
@@ -181,6 +181,7 @@ async def list_models(request: Request) -> Response:
 
 async def add_model(request: Request) -> Response:
     """Register a model file."""
+    check_may_name_files(request, "adding a model")
     return _json(await service_of(request).add_model(parse(native.AddModelRequest, await read_json(request))), 201)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from akashic_daemon.api.fields import check_count
 from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.schedule.events import NAMED_TOOL
-
-_MOST_TOOLS = 1024
 
 
 def function_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
@@ -16,8 +15,7 @@ def function_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[Mapping[st
     functions: list[Mapping[str, Any]] = []
     ignored: list[str] = []
     names: set[str] = set()
-    if len(tools) > _MOST_TOOLS:
-        raise BadRequest(f"the request has {len(tools)} tools, more than {_MOST_TOOLS}", param="tools")
+    check_count(tools)
     for index, tool in enumerate(tools):
         kind = tool.get("type", "function")
         where = f"tools[{index}].function"

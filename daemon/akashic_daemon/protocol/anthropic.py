@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from akashic_daemon.protocol.openai import AkashicExtension
+from akashic_daemon.protocol.openai import MOST_STOPS, AkashicExtension
 
 
 class ToolChoice(BaseModel):
@@ -57,7 +57,7 @@ class MessagesRequest(CountTokensRequest):
     """Body of /v1/messages."""
 
     max_tokens: int = Field(ge=1)
-    stop_sequences: list[str] = Field(default_factory=list)
+    stop_sequences: list[str] = Field(default_factory=list, max_length=MOST_STOPS)
     stream: bool = False
     temperature: float = Field(1.0, ge=0, le=10)
     top_p: float = Field(1.0, ge=0, le=1)

@@ -29,6 +29,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from akashic_daemon.protocol.memory import MemoryAsk
+from akashic_daemon.protocol.openai import MOST_STOPS
 from akashic_daemon.protocol.tiers import TierReport
 from akashic_daemon.protocol.wire import Wire
 
@@ -352,7 +353,7 @@ class TurnRequest(Wire):
     top_k: int | None = Field(None, ge=0, lt=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = None
-    stop: list[str] = Field(default_factory=list)
+    stop: list[str] = Field(default_factory=list, max_length=MOST_STOPS)
     policy: str | None = None
     edit_reuse: Literal["exact", "drop"] | None = None
     memory: bool | MemoryAsk | None = None

@@ -10,6 +10,9 @@ from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.protocol.tiers import LONGEST_HINT_S
 from akashic_daemon.types import SESSION_NAME_PATTERN, Priority
 
+MOST_STOPS = 256
+"""Each one is looked for after each token."""
+
 
 class Hint(BaseModel):
     """The session's next request is expected so many seconds after this one has ended."""
@@ -52,7 +55,7 @@ class SamplingFields(BaseModel):
     top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     max_tokens: int | None = Field(None, ge=1)
     n: Literal[1] = 1
     stream: bool = False

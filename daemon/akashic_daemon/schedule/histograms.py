@@ -65,6 +65,7 @@ class Distributions:
     queued: Histogram = field(default_factory=lambda: Histogram(_REQUEST_S))
     prefill: Histogram = field(default_factory=lambda: Histogram(_REQUEST_S))
     decode: Histogram = field(default_factory=lambda: Histogram(_REQUEST_S))
+    inference: Histogram = field(default_factory=lambda: Histogram(_REQUEST_S))
     prompt_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
     generated_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
     ends: Counter[str] = field(default_factory=Counter)
@@ -88,6 +89,7 @@ class Distributions:
         self.queued.observe(timing.queued_s)
         self.prefill.observe(timing.prefill_s)
         self.decode.observe(timing.decode_s)
+        self.inference.observe(timing.prefill_s + timing.decode_s)
         self.prompt_tokens.observe(prompt_tokens)
         self.generated_tokens.observe(generated_tokens)
         if generated_tokens > 1:

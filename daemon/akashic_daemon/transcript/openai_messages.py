@@ -17,6 +17,7 @@ from akashic_daemon.transcript.content import (
     as_key,
     as_list,
     as_text,
+    compact_json,
     content_text,
     joined,
     parse_time,
@@ -147,8 +148,14 @@ def _strict_call(call: Any, where: str) -> ToolCall:
     return ToolCall(
         _required_text(call, "id", where),
         _required_text(function, "name", inner),
-        _required_text(function, "arguments", inner),
+        _arguments(function, inner),
     )
+
+
+def _arguments(function: dict[str, Any], where: str) -> str:
+    """Return a call's arguments. Some clients keep them as the object that they made of the text."""
+    given = function.get("arguments")
+    return compact_json(given) if isinstance(given, dict) else _required_text(function, "arguments", where)
 
 
 def _lenient(raw: dict[str, Any], where: str) -> Message:
