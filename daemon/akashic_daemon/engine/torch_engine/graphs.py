@@ -1,12 +1,13 @@
 """Decode steps as CUDA graphs: one a batch size, replayed with new tables, so that no kernel waits for the host.
 
-A graph reads its tokens, slots, positions and views from one buffer, which one copy fills. Rows that pad a batch write
-nowhere and see nothing.
+A graph reads its tokens, slots, positions and views from one buffer, which one copy fills, and ends by writing each row's
+likeliest token where the host reads it. Rows that pad a batch write nowhere and see nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,10 @@ import torch
 
 from akashic_daemon.engine.torch_engine.attention import DecodePlan, PagedAttention
 from akashic_daemon.engine.torch_engine.forward import Model
+from akashic_daemon.engine.torch_engine.last_logits import Best
 from akashic_daemon.engine.torch_engine.step import Step
 from akashic_daemon.engine.torch_engine.views import Longs
+from akashic_kernels.row_best import make_row_best, row_best
 
 Ints = npt.NDArray[np.int32]
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -66,52 +69,76 @@ def _parts(of: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
 
 
 class DecodeGraphs:
-    """Graphs of one model over one pool; each is made when its batch size is first met."""
+    """Graphs of one model over one pool; each is made when its batch size is first met.
 
-    def __init__(self, model: Model, attention: PagedAttention) -> None:
+    Choosing among views costs by how many there may be, so sparse ones are made anew where views double.
+    """
+
+    def __init__(self, model: Model, attention: PagedAttention, vocabulary_size: int) -> None:
         self._model = model
         self._attention = attention
+        self._vocabulary_size = vocabulary_size
         pages = attention.pool.shape.pages
         self._most_views = min(_MOST_VIEWS, max(_LEAST_VIEWS, 1 << (2 * pages - 1).bit_length()))
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[tuple[int, int], _Graph] = {}
 
     def serves(self, step: Step) -> bool:
         """Tell if a step is of single tokens, and not larger than graphs are made for."""
         views = sum(len(s.views) for s in step.segments)
         return self._attention.records(step) and len(step.segments) <= BATCHES[-1] and views <= self._most_views
 
-    def run(self, step: Step) -> torch.Tensor:
-        """Return the logits of a step: [items, vocabulary], valid until the next run."""
+    def run(self, step: Step) -> tuple[torch.Tensor, Best]:
+        """Start a step and return its logits [items, vocabulary], valid until the next run, and a wait for the best."""
         cells = self._attention.slots(step)
         batch = next(size for size in BATCHES if size >= len(step.segments))
-        if batch not in self._graphs:
-            self._graphs[batch] = _Graph(self._model, self._attention, batch, self._most_views)
-        return self._graphs[batch].run(step, cells, self._attention.pool.page_tokens)
+        made = (batch, self._room(step))
+        if made not in self._graphs:
+            self._graphs[made] = _Graph(self._model, self._attention, *made, self._vocabulary_size)
+        return self._graphs[made].run(step, cells, self._attention.pool.page_tokens)
+
+    def _room(self, step: Step) -> int:
+        if self._attention.sparse is None:
+            return self._most_views
+        views = sum(len(s.views) for s in step.segments)
+        return min(self._most_views, max(_LEAST_VIEWS, 1 << (views - 1).bit_length()))
 
 
 class _Graph:
-    def __init__(self, model: Model, attention: PagedAttention, batch: int, views: int) -> None:
+    def __init__(self, model: Model, attention: PagedAttention, batch: int, views: int, vocabulary_size: int) -> None:
         device = attention.pool.device
         self._tables = _Tables.make(batch, views, device)
-        self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._best = make_row_best(batch, device, on_host=True)
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._tables.fill(None, np.empty(0, np.int64), 1)
         tokens, slots, pages, positions, view_start, listed = _parts(self._tables.device, batch)
         # Kept: a graph knows addresses only, and doesn't keep what was allocated before it was recorded.
         self._plan = DecodePlan(slots, pages, positions, listed, view_start, *attention.tables(batch, views))
         self._graph = torch.cuda.CUDAGraph()
+
+        def compute() -> torch.Tensor:
+            # Rows beyond the vocabulary only make the matrix a round size.
+            logits = model.logits(attention, self._plan, tokens, None)[:, :vocabulary_size]
+            row_best(logits, self._best)
+            return logits
+
         # Kernels are compiled, and libraries take their memory, before anything is recorded.
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
-            model.logits(attention, self._plan, tokens, None)
+            compute()
         torch.cuda.current_stream(device).wait_stream(aside)
         with torch.cuda.graph(self._graph):
-            self._logits = model.logits(attention, self._plan, tokens, None)
-        self._sent.record()
+            self._logits = compute()
+        self._done.record()
 
-    def run(self, step: Step, cells: Longs, page_tokens: int) -> torch.Tensor:
-        self._sent.synchronize()  # the host's tables may still be on their way
+    def run(self, step: Step, cells: Longs, page_tokens: int) -> tuple[torch.Tensor, Best]:
+        self._done.synchronize()  # the step before this one reads the host's tables too
         self._tables.fill(step, cells, page_tokens)
-        self._sent.record()
         self._graph.replay()
-        return self._logits[: len(step.segments)]
+        self._done.record()
+        count = len(step.segments)
+        return self._logits[:count], partial(self._wait, count)
+
+    def _wait(self, count: int) -> tuple[list[float], list[int]]:
+        self._done.synchronize()
+        return self._best.greatest[:count].tolist(), self._best.place[:count].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +14,21 @@ from akashic_daemon.errors import EngineError
 
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
+Best = Callable[[], tuple[list[float], list[int]]]
+"""Waits for each row's greatest logit and its token."""
 
 
 class LastLogits:
     """`values` [rows, vocabulary]: the rows that the batch's items asked for, in their order.
 
-    Waits for them. Raises EngineError when any row's greatest logit isn't a number: then the model computed nonsense.
+    best: where they are found already. Waits for them. Raises EngineError when any row's greatest logit isn't a number: then
+    the model computed nonsense.
     """
 
-    def __init__(self, batch: Sequence[BatchItem], values: torch.Tensor) -> None:
+    def __init__(self, batch: Sequence[BatchItem], values: torch.Tensor, best: Best | None = None) -> None:
         self._values = values
         self._rows: list[range] = []
-        best = values.max(dim=1)
-        # Both in one copy, as each waits for the device; token ids are exact in float64.
-        greatest, tokens = torch.stack((best.values.double(), best.indices.double())).tolist()
-        self._best = [int(token) for token in tokens]
+        greatest, self._best = _found(values) if best is None else best()
         if not all(map(math.isfinite, greatest)):
             raise EngineError(
                 "the model's logits are not numbers",
@@ -74,3 +74,10 @@ class LastLogits:
         if not rows:
             raise EngineError(f"reading the logits of batch item {item}: the batch didn't ask for them")
         return rows[-1]
+
+
+def _found(values: torch.Tensor) -> tuple[list[float], list[int]]:
+    best = values.max(dim=1)
+    # Both in one copy, as each waits for the device; token ids are exact in float64.
+    greatest, tokens = torch.stack((best.values.double(), best.indices.double())).tolist()
+    return greatest, [int(token) for token in tokens]
