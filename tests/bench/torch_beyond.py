@@ -161,7 +161,7 @@ def main() -> None:
         for prefetch in wanted.prefetch:
             pool.hot.prefetch = prefetch
             assert isinstance(engine._attention, PagedAttention)
-            engine._graphs = DecodeGraphs(engine._model, engine._attention)
+            engine._graphs = DecodeGraphs(engine._model, engine._attention, shape.vocabulary_size)
             row = decode_s(engine, wanted.context, wanted.steps)
             row["of_all_on_gpu"] = all_ms["step_ms"] / row["step_ms"]
             results[f"a quarter, spread {spread}, {prefetch} ahead"] = row

@@ -28,7 +28,7 @@ from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
 from akashic_daemon.engine.torch_engine.graphs import DecodeGraphs
 from akashic_daemon.engine.torch_engine.kv import PagedCells, PagedKv
-from akashic_daemon.engine.torch_engine.last_logits import LastLogits
+from akashic_daemon.engine.torch_engine.last_logits import Best, LastLogits
 from akashic_daemon.engine.torch_engine.loading import Loaded, load
 from akashic_daemon.engine.torch_engine.options import TorchOptions
 from akashic_daemon.engine.torch_engine.sampler import TorchSampler
@@ -63,7 +63,7 @@ class TorchEngine:
         self._graphs: DecodeGraphs | None = None
         self._on_gpu = loaded.kv.pool.device.type == "cuda"
         if self._on_gpu and options.cuda_graphs and isinstance(self._attention, PagedAttention):
-            self._graphs = DecodeGraphs(self._model, self._attention)
+            self._graphs = DecodeGraphs(self._model, self._attention, vocabulary.size)
         self._logits: LastLogits | None = None
 
     # -- what it is --------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class TorchEngine:
         started_s = time.monotonic()
         growth = self._kv.grow([i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch])
         try:
-            self._logits = LastLogits(batch, self._compute(lay_out(batch, growth, self._deferred.waiting())))
+            self._logits = LastLogits(batch, *self._compute(lay_out(batch, growth, self._deferred.waiting())))
         except (RuntimeError, ValueError, EngineError) as error:
             self._kv.undo(growth)
             raise _computing(batch, error) from error
@@ -166,15 +166,14 @@ class TorchEngine:
                 torch.set_num_threads(threads)
                 self._threads_set = threads
 
-    def _compute(self, step: Step) -> torch.Tensor:
+    def _compute(self, step: Step) -> tuple[torch.Tensor, Best | None]:
         with torch.inference_mode():
             if self._graphs is not None and self._graphs.serves(step):
-                found = self._graphs.run(step)
-            else:
-                plan = self._attention.plan(step)
-                tokens, wanted = (torch.from_numpy(x).to(self._kv.pool.device) for x in (step.tokens, step.wanted))
-                found = self._model.logits(self._attention, plan, tokens, wanted)
-            return found[:, : self._vocabulary.size]  # rows beyond only make the matrix a round size
+                return self._graphs.run(step)
+            plan = self._attention.plan(step)
+            tokens, wanted = (torch.from_numpy(x).to(self._kv.pool.device) for x in (step.tokens, step.wanted))
+            found = self._model.logits(self._attention, plan, tokens, wanted)
+            return found[:, : self._vocabulary.size], None  # rows beyond only make the matrix a round size
 
     def _check_batch(self, batch: Sequence[BatchItem]) -> None:
         if not batch or not all(len(item.tokens) for item in batch):
