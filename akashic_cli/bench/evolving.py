@@ -11,10 +11,9 @@ from typing import Any
 from akashic_cli.bench.child import Told, run_module
 from akashic_cli.render.units import count
 from akashic_daemon.errors import Conflict, TranscriptError, UsageError
+from akashic_daemon.evolve.search import BUDGETS
 
 MODULE = "akashic_daemon.evolve"
-CAN_GO_ON = ("time", "evaluations")
-"""Why a search stopped that a larger budget takes further: its state stays."""
 COLUMNS = (
     "POLICY",
     "COST",
@@ -40,6 +39,7 @@ class Asked:
     prices: str
     seed: int
     evaluations: int
+    generations: int | None
     minutes: float
     quality_turns: int
     model: str | None
@@ -68,6 +68,7 @@ def run(asked: Asked, told: Told) -> dict[str, Any]:
         "prices": _prices(asked.prices),
         "seed": asked.seed,
         "evaluations": asked.evaluations,
+        "generations": asked.generations,
         "minutes": asked.minutes,
         "quality_turns": asked.quality_turns,
         "model": asked.model,
@@ -78,7 +79,8 @@ def run(asked: Asked, told: Told) -> dict[str, Any]:
         "state": str(state),
     }
     result = run_module(MODULE, [json.dumps(options)], told, doing="evolving policies")
-    if result["stopped"] not in CAN_GO_ON:
+    # Whatever a larger budget takes further keeps its state.
+    if result["stopped"] not in BUDGETS:
         state.unlink(missing_ok=True)
     return result
 
@@ -97,6 +99,15 @@ def _prices(text: str) -> list[float]:
 
     found = Prices.parse(text)
     return [found.computed, found.cached, found.output]
+
+
+def last_words(result: dict[str, Any], out: Path) -> str:
+    """Say why the search ended, and how to have the same once more."""
+    said = f"wrote {out} after {result['evaluations']} policies in {result['generations']} generations"
+    again = f"the same search again: {result['again']}"
+    if result["stopped"] == "time":
+        return f"{said}, as many as the time allowed; {again}"
+    return f"{said} ({result['stopped']}); {again}"
 
 
 def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from akashic_cli.bench.record import Measure
 from akashic_cli.bench.replay import Player, prepare, replay
 from akashic_cli.bench.request import Target
 from akashic_cli.bench.summary import percentile, report
-from akashic_cli.bench.synthetic import make_run
+from akashic_cli.bench.synthetic import GROWING_SHARE_BEFORE, make_run
 from akashic_cli.bench.transcripts import Edit, Run, read_run
 from akashic_daemon.errors import AkashicError
 
@@ -47,11 +47,11 @@ class Inputs:
     command: tuple[str, ...] | None = None
     """What serves, instead of the daemon that is installed."""
 
-    def runs(self, count: int, tokens: int, answers: int) -> list[Run]:
-        """Return recorded runs, or made-up ones."""
+    def runs(self, count: int, tokens: int, answers: int, **made: float) -> list[Run]:
+        """Return recorded runs, or made-up ones, made as `make_run` does."""
         if self.transcripts:
             return [read_run(path) for path in self.transcripts[:count]]
-        return [make_run(number, tokens, answers) for number in range(count)]
+        return [make_run(number, tokens, answers, **made) for number in range(count)]
 
 
 Found = tuple[list[Measure], dict[str, Any]]
@@ -273,11 +273,13 @@ def _agent_plan(inputs: Inputs) -> tuple[AgentPlan, list[Episode]]:
 
     full = inputs.is_full
     waits = Waits(1.0, 20.0) if full else Waits(0.2, 0.2)
-    runs = inputs.runs(8 if full else 3, 3000 if full else 900, 10 if full else 6)
+    count, tokens, answers = (8, 4000, 16) if full else (3, 1000, 6)
+    runs = inputs.runs(count, tokens, answers, share_before=GROWING_SHARE_BEFORE)
     played = [
         episode_of(run, waits, most_turns=None if full else 6, most_answer_tokens=32 if full else 8) for run in runs
     ]
-    setting = Setting(12, 2048, summary_tokens=256) if full else Setting(2, 600, summary_tokens=32)
+    # Near the most that the drop leaves of these runs, so that both keep to about the same bound.
+    setting = Setting(4, 2304, summary_tokens=256) if full else Setting(2, 768, summary_tokens=32)
     policies = NAMES if full else ("none", "drop", "summarise")
     levels = (1, 2, 4, 8, 16) if full else (2,)
     return Plan(policies, levels, full, setting, Price(1.0, 0.1, 5.0), Objective()), played
@@ -320,16 +322,14 @@ def _needs_conversations(inputs: Inputs) -> str:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("decode", "decode and prefill of the engine, and the planner's error", (60, 240), _decode),
-        Suite(
-            "kernels", "the torch engine's kernels against their ceilings", (40, 120), _torch("kernels"), _needs_torch
-        ),
-        Suite("torch-decode", "decoding on the torch engine", (90, 400), _torch("decode"), _needs_torch),
-        Suite("replay", "agents one after another: first token, tokens computed", (60, 900), _replay, takes_peers=True),
-        Suite("serve", "agents at the same time: throughput, first token", (60, 600), _serve, takes_peers=True),
-        Suite("agents", "policies under a load of agents: cost, latency, rate", (90, 3600), _agents, takes_peers=True),
-        Suite("fidelity", "what shortened histories cost in likelihood", (60, 3600), _fidelity),
-        Suite("tiers", "a session's next turn by where its KV is", (120, 900), _tiers),
+        Suite("decode", "decode and prefill of the engine, and the planner's error", (60, 150), _decode),
+        Suite("kernels", "the torch engine's kernels against their ceilings", (5, 30), _torch("kernels"), _needs_torch),
+        Suite("torch-decode", "decoding on the torch engine", (15, 120), _torch("decode"), _needs_torch),
+        Suite("replay", "agents one after another: first token, tokens computed", (45, 900), _replay, takes_peers=True),
+        Suite("serve", "agents at the same time: throughput, first token", (45, 600), _serve, takes_peers=True),
+        Suite("agents", "policies under a load of agents: cost, latency, rate", (110, 3600), _agents, takes_peers=True),
+        Suite("fidelity", "what shortened histories cost in likelihood", (25, 3600), _fidelity),
+        Suite("tiers", "a session's next turn by where its KV is", (65, 900), _tiers),
         Suite("memory", "which share of a question's evidence memory finds", (60, 120), _memory, _needs_conversations),
     )
 }

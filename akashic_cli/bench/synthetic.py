@@ -17,14 +17,19 @@ _TOKENS_A_WORD = 1.4
 """About, for English words and numbers in common vocabularies."""
 _SHARE_BEFORE = 0.7
 """Of a run's tokens, so many stand before the first request: the policy and files that an agent begins with."""
+GROWING_SHARE_BEFORE = 0.25
+"""The same for agents whose history is what grows, as ways to keep it short want it."""
 
 
-def make_run(number: int, tokens: int, answers: int) -> Run:
-    """Return a run of about so many tokens with so many answers; each but the first follows a tool's result."""
+def make_run(number: int, tokens: int, answers: int, *, share_before: float = _SHARE_BEFORE) -> Run:
+    """Return a run of about so many tokens with so many answers; each but the first follows a tool's result.
+
+    share_before: of the tokens, what stands before the first request.
+    """
     dice = random.Random(f"run {number}")
-    each = tokens * (1 - _SHARE_BEFORE) / answers
+    each = tokens * (1 - share_before) / answers
     messages: list[JsonObject] = [
-        {"role": "system", "content": f"Agent {number}. " + _text(dice, tokens * _SHARE_BEFORE)},
+        {"role": "system", "content": f"Agent {number}. " + _text(dice, tokens * share_before)},
         {"role": "user", "content": _text(dice, each)},
     ]
     for turn in range(answers):

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from akashic_cli.commands.bench_options import (
+    PEER_TIMEOUT_S,
+    MeasuredModelOption,
+    PeerModelOption,
+    PeersOption,
+    PeerTimeoutOption,
+    WorkDirOption,
+    WrittenOption,
+)
 from akashic_cli.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
@@ -59,25 +68,12 @@ def agents(
     base_url: Annotated[
         str | None, typer.Option("--base-url", metavar="URL", help="Another server; else a daemon of its own.")
     ] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", metavar="NAME=URL", help="A server measured beside; `llama.cpp`: its own, started here."
-        ),
-    ] = None,
-    peer_model: Annotated[str, typer.Option("--peer-model", help="Model that requests to peers name.")] = "default",
-    peer_timeout: Annotated[
-        float, typer.Option("--peer-timeout", metavar="S", min=0.1, help="Longest silence of a peer.")
-    ] = 120.0,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="FILE", help="A model's file; another server's by its name.")
-    ] = None,
-    work_dir: Annotated[
-        Path | None, typer.Option("--work-dir", metavar="DIR", help="On whose disk the measured daemon's home lies.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write everything, also when cut short.")
-    ] = None,
+    peer: PeersOption = None,
+    peer_model: PeerModelOption = "default",
+    peer_timeout: PeerTimeoutOption = PEER_TIMEOUT_S,
+    model: MeasuredModelOption = None,
+    work_dir: WorkDirOption = None,
+    out: WrittenOption = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -94,11 +90,15 @@ def agents(
     from akashic_cli.bench.agents.sweep import Plan
     from akashic_cli.bench.agents.workload import Waits, episode_of
     from akashic_cli.bench.peers import parse_peers
-    from akashic_cli.bench.synthetic import make_run
+    from akashic_cli.bench.synthetic import GROWING_SHARE_BEFORE, make_run
     from akashic_cli.bench.transcripts import read_run
+    from akashic_cli.render.output import say
     from akashic_daemon.evolve.judge import Prices
 
-    runs = [read_run(path) for path in transcripts or ()] or [make_run(n, 1500, 8) for n in range(episodes)]
+    runs = [read_run(path) for path in transcripts or ()]
+    if not runs:
+        runs = [make_run(n, 1500, 8, share_before=GROWING_SHARE_BEFORE) for n in range(episodes)]
+        say(f"no transcripts are named: {len(runs)} made-up runs of about 1,500 tokens are played")
     waits = Waits(tool_latency, most_latency, speedup)
     made = [episode_of(run, waits, most_turns=max_turns, most_answer_tokens=max_tokens) for run in runs]
     found = Prices.parse(prices)
@@ -159,7 +159,7 @@ def _play(measurement: Measurement, out: Path | None, *, as_json: bool) -> None:
 def _show(result: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
     import json
 
-    from akashic_cli.bench.agents import likelihood
+    from akashic_cli.bench.agents import counting, likelihood
     from akashic_cli.bench.agents.figures import COLUMNS, table_rows
     from akashic_cli.bench.agents.measurement import sayings
     from akashic_cli.render.files import write_atomically
@@ -172,7 +172,11 @@ def _show(result: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
     else:
         beside = [row for name, peer in result["peers"].items() for row in table_rows(peer, f"{name}: ")]
         print_table(COLUMNS, [*table_rows(result), *beside], right=range(1, len(COLUMNS)))
+        if result["equal_bound"]:
+            print()
+            print_table(counting.COLUMNS, counting.table_rows(result["equal_bound"]), right=(1, 2, 4, 5, 6, 7))
         if result["likelihood"] is not None:
+            print()
             print_table(likelihood.COLUMNS, likelihood.table_rows(result["likelihood"]), right=(1, 2, 3, 4, 6, 7, 8))
     for line in sayings(result):
         say(line)

@@ -108,7 +108,7 @@ def _told(news: dict[str, Any]) -> None:
     if "note" in news:
         say(f"note: {news['note']}")
     elif "points" in news:
-        say(f"timing {news['points']} points of {news['model']}")
+        say(f"timing {news['model']} at up to {news['points']} points, {news['most_s']} s at most")
 
 
 def _show_plan(result: dict[str, Any], question: Question, *, as_json: bool) -> None:

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from akashic_cli.commands.bench_options import (
+    PEER_TIMEOUT_S,
+    MeasuredModelOption,
+    PeerModelOption,
+    PeersOption,
+    PeerTimeoutOption,
+    WorkDirOption,
+    WrittenOption,
+)
 from akashic_cli.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
@@ -53,22 +62,13 @@ def run(
     conversations: Annotated[
         list[Path] | None, typer.Option("--conversations", metavar="FILE", help="For memory: LoCoMo's shape.")
     ] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", metavar="NAME=URL", help="A server measured beside; `llama.cpp`: its own, started here."
-        ),
-    ] = None,
-    peer_model: Annotated[str, typer.Option("--peer-model", help="Model that requests to peers name.")] = "default",
-    peer_timeout: Annotated[
-        float, typer.Option("--peer-timeout", metavar="S", min=0.1, help="Longest silence of a peer.")
-    ] = 120.0,
-    model: Annotated[str | None, typer.Option("--model", "-m", metavar="FILE", help="A model's file.")] = None,
-    work_dir: Annotated[
-        Path | None, typer.Option("--work-dir", metavar="DIR", help="On whose disk homes of measured daemons lie.")
-    ] = None,
+    peer: PeersOption = None,
+    peer_model: PeerModelOption = "default",
+    peer_timeout: PeerTimeoutOption = PEER_TIMEOUT_S,
+    model: MeasuredModelOption = None,
+    work_dir: WorkDirOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the same run that broke off.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON here too.")] = None,
+    out: WrittenOption = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write a report: .md, or .html with plots.")
     ] = None,
@@ -134,6 +134,8 @@ def history(as_json: JsonOption = False, home: HomeOption = None) -> None:
         say(f"warning: {problem}")
     if as_json:
         print_json([entry.to_json() for entry in past])
+    elif not past:
+        say("no run is kept yet: `akashic bench run all` makes one in some minutes")
     else:
         print_table(("RUN", "SIZE", "STATUS", "SUITES"), record.table_rows(past))
 

@@ -24,11 +24,16 @@ def evolve(
     prices: Annotated[
         str, typer.Option("--prices", metavar="COMPUTED,CACHED,OUTPUT", help="Of a token of each sort.")
     ] = "1,0.1,5",
-    seed: Annotated[int, typer.Option("--seed", help="The same seed and evaluations give the same result.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed and generations give the same search.")] = 1,
     evaluations: Annotated[
         int, typer.Option("--evaluations", min=20, help="Most policies that are judged, in whole generations.")
     ] = 400,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Longest search.")] = 30.0,
+    generations: Annotated[
+        int | None, typer.Option("--generations", min=0, help="Most generations; those of an earlier search repeat it.")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.01, help="For everything; half of it, if a model reads, for the search.")
+    ] = 30.0,
     quality_turns: Annotated[
         int, typer.Option("--quality-turns", min=0, help="Answers of a run that the model reads; 0 needs no model.")
     ] = 4,
@@ -54,7 +59,7 @@ def evolve(
     --force), goes on from FILE.policy.state.
     """
     from akashic_cli.bench.child import end_like_an_interrupt
-    from akashic_cli.bench.evolving import COLUMNS, Asked, run, table_rows
+    from akashic_cli.bench.evolving import COLUMNS, Asked, last_words, run, table_rows
     from akashic_cli.render.files import write_atomically
     from akashic_cli.render.output import print_json, print_table, say
 
@@ -67,6 +72,7 @@ def evolve(
         prices,
         seed,
         evaluations,
+        generations,
         minutes,
         quality_turns,
         model,
@@ -87,7 +93,7 @@ def evolve(
     else:
         print_table(COLUMNS, table_rows(result), right=range(1, len(COLUMNS)))
     say(f"{result['chosen']}: {result['verdict']}")
-    say(f"wrote {out} after {result['evaluations']} policies ({result['stopped']})")
+    say(last_words(result, out))
 
 
 def _with_progress(asked: Any, run: Any) -> dict[str, Any]:

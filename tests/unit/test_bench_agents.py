@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import pytest
 
 from akashic_cli.__main__ import main
 from akashic_cli.bench.agents import likelihood as likelihoods
+from akashic_cli.bench.agents.counting import equal_bounds
 from akashic_cli.bench.agents.figures import Objective, Price, against, figures, sustained_over
 from akashic_cli.bench.agents.load import Load, Sent, Stage
+from akashic_cli.bench.agents.measurement import sayings
 from akashic_cli.bench.agents.strategies import ASK_FOR_SUMMARY, Client, Setting, directed, meaning, parse_names
 from akashic_cli.bench.agents.sweep import Plan, Sweep
 from akashic_cli.bench.agents.workload import Episode, Waits, episode_of
@@ -213,6 +215,7 @@ def test_figures_are_those_of_hand() -> None:
     found = figures(load, PRICE, Objective(3.0, 0.2))
     assert (found["computed_tokens"], found["cached_tokens"], found["dropped_tokens"]) == (1200, 1600, 200)
     assert found["cost"] == 1200 + 160 + 5 * 33
+    assert found["peak_tokens"] == 1011
     assert found["output_tokens_per_s"] == 2.2
     assert (found["first_token_p50_s"], found["first_token_p95_s"]) == (2.0, 3.0)
     assert found["token_p95_s"] == pytest.approx(0.2)
@@ -235,6 +238,34 @@ def test_policies_are_compared_with_summarising_at_the_same_level_unless_an_epis
     assert against([row("drop", 5.0, ["x"]), row("summarise", 10.0)]) == []
     both = against([row("drop:4", 5.0), row("summarise:2048", 10.0), row("rewrite", 20.0)])
     assert [(r["base"], r["cost"]) for r in both] == [("summarise:2048", 0.5), ("rewrite", 0.25)]
+
+
+def test_words_say_each_goal_beside_its_figure_and_which_policy_did_nothing() -> None:
+    def row(policy: str, cost: float, summaries: int = 0, dropped: int = 0) -> dict[str, Any]:
+        return {
+            "policy": policy, "kind": "concurrency", "level": 2, "cost": cost, "output_tokens_per_s": cost, "broken": [],
+            "latency_p95_s": cost, "summaries": summaries, "dropped_tokens": dropped, "peak_tokens": 700,
+        }  # fmt: skip
+
+    levels = [
+        row("drop:4", 5.0),
+        row("summarise", 10.0),
+        row("summarise:300", 10.0, summaries=2),
+        row("drop", 5.0, 0, 9),
+    ]
+    bounds = equal_bounds(episodes(1), Setting(summary_tokens=8), PRICE, [1, 100])
+    found = {
+        "policies": [level["policy"] for level in levels], "setting": asdict(Setting()), "levels": levels, "peers": {},
+        "over_summarise": against(levels)[:1], "sustainable_per_min": {}, "likelihood": None, "equal_bound": bounds,
+        "sustainable_over": [{"policy": "drop:4", "base": "summarise", "times": 2.0}],
+    }  # fmt: skip
+    said = list(sayings(found))
+    assert "cost 0.50 x (goal 0.72 at most), output 0.50 x (goal 1.18), latency_p95 2.00 x (goal 1.5)" in said[0]
+    assert any(line.startswith("counted at equal bounds: drop:") for line in said)
+    assert any("2.00 x the rate of summarise (goal 1.9)" in line for line in said)
+    idle = [line for line in said if line.startswith("warning: ")]
+    assert [line.split()[1] for line in idle] == ["drop:4", "summarise"]
+    assert "no prompt had 4,096 tokens (the longest 700)" in idle[1]
 
 
 def test_rates_are_compared_with_those_of_summarising_ones_and_none_of_them_is_no_rate() -> None:
@@ -301,6 +332,7 @@ def test_the_command_compares_policies_on_another_server(
         (policy, level) for level in (1, 2) for policy in ("none", "prune", "summarise")
     ]
     assert len(found["over_summarise"]) == 4
+    assert found["equal_bound"] == [], "nothing was dropped, so there is nothing to compare"
     assert main(["bench", "agents", "--base-url", server.url]) == 2
     assert "only akashic" in capsys.readouterr().err
 

@@ -120,6 +120,18 @@ def test_what_cannot_run_is_a_usage_error_before_anything_runs(
     assert ran == []
 
 
+def test_an_empty_history_says_how_to_make_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "history"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "akashic bench run all" in shown.err
+    assert main(["bench", "history", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    for command in (["report", "latest"], ["compare", "latest", "latest"]):
+        assert main(["bench", *command]) != 0
+        assert "akashic bench run all" in capsys.readouterr().err
+
+
 def test_history_names_a_file_that_it_cannot_read(
     home: Path, ran: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from akashic_cli.__main__ import main
 from akashic_cli.bench import planning
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.planner.machines import DESCRIBED, from_json
-from akashic_daemon.speed.points import FULL, time_points
+from akashic_daemon.speed import points
+from akashic_daemon.speed.points import FULL, Budget, Timing
 from akashic_daemon.speed.probe import probe
 from akashic_daemon.types import SequenceId
 
@@ -82,28 +84,76 @@ def test_probing_gives_a_machine_that_can_be_planned_with(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_points_are_timed_in_order_and_those_that_do_not_fit_left_out() -> None:
+def test_every_round_times_each_point_that_fits_and_leaves_the_engine_empty() -> None:
+    engine, told = FakeEngine(kv_cells=700, window_tokens=700), list[str]()
+    timing = Timing(engine, FULL, Budget(3600.0, 3600.0, rounds=3), lambda point: told.append(str(point)))
+    timing.run()
+    fitting = [str(p) for p in FULL if p.sequences * (p.history_tokens + max(p.new_tokens, 8)) < 700]
+    assert [str(p) for p in timing.timed()] == fitting
+    assert 4 <= len(fitting) < len(FULL)
+    assert sorted(told) == sorted(3 * fitting)
+    assert timing.rounds == 3
+    assert timing.left_out() == []
+    assert all(point.seconds > 0 for point in timing.timed())
+    assert all(engine.position_range(SequenceId(n)) is None for n in range(4))
+
+
+def test_a_time_that_another_program_disturbed_counts_only_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    took_s = [1.0]
+
+    def timed(work: Callable[[], None]) -> float:
+        work()
+        return took_s[0]
+
+    monkeypatch.setattr(points, "_timed", timed)
+    engine, others = FakeEngine(kv_cells=700, window_tokens=700), [0.0]
+
+    def others_s() -> float:
+        others[0] += 1e3 if took_s[0] < 5.0 else 0.0
+        return others[0]
+
+    timing = Timing(engine, FULL[:1], Budget(3600.0, 3600.0, rounds=1), others_s=others_s)
+    timing.run()
+    assert timing.disturbed() == timing.fitting != []
+    assert timing.timed()[0].seconds == 1.0
+    took_s[0], timing.rounds = 5.0, 0
+    timing.run()
+    assert timing.disturbed() == []
+    assert timing.timed()[0].seconds == 5.0, "slower, yet nobody was beside it"
+
+
+def test_timing_ends_with_its_budget_and_names_what_it_left_out() -> None:
+    now_s = [0.0]
+
+    def clock() -> float:
+        now_s[0] += 10.0
+        return now_s[0]
+
     engine = FakeEngine(kv_cells=700, window_tokens=700)
-    timed = list(time_points(engine, FULL))
-    assert [str(p) for p in timed] == [
-        str(p) for p in FULL if p.sequences * (p.history_tokens + max(p.new_tokens, 16)) < 700
-    ]
-    assert len(timed) == 4
-    assert all(point.seconds > 0 for point in timed)
-    assert engine.position_range(SequenceId(0)) is None
+    once = Timing(engine, FULL, Budget(15.0, 1e6), clock=clock)
+    once.run()
+    assert once.rounds == 1
+    assert once.left_out() == []
+    cut = Timing(engine, FULL, Budget(15.0, 25.0), clock=clock)
+    cut.run()
+    assert all(p.is_fitted for p in cut.timed())
+    assert 0 < len(cut.timed()) < len(cut.fitting)
+    assert cut.left_out() == cut.fitting[len(cut.timed()) :], "what is fitted to comes first"
 
 
 def test_validation_keeps_the_fitted_machine_for_later_plans(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = [
+    fitted_to = [
         {"kind": kind, "new_tokens": new, "history_tokens": history, "sequences": 1, "seconds": s, "is_fitted": fitted}
         for kind, new, history, s, fitted in (
             ("decode", 1, 32, 0.020, True), ("decode", 1, 1024, 0.024, True),
             ("prefill", 256, 0, 1.0, True), ("prefill", 256, 1024, 1.2, True), ("decode", 1, 512, 0.022, False),
         )
     ]  # fmt: skip
-    result = {"machine": {**DESCRIBED["a100"].to_json(), "name": "here"}, "points": points}
+    result = {"machine": {**DESCRIBED["a100"].to_json(), "name": "here"}, "points": fitted_to}
     result |= {"model": "m", "path": "smollm2-135m", "kv_format": "f16"}
     monkeypatch.setattr(planning, "run_module", lambda *_a, **_k: result)
     assert main(["bench", "plan", "--validate", "--json"]) == 0

@@ -167,7 +167,8 @@ def test_published_figures_are_met_within_their_goals() -> None:
         assert abs(row["error"]) < (0.3 if "PLENA" in row["source"] else 0.2), row
 
 
-def test_fitting_finds_the_rates_that_points_were_made_with() -> None:
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_fitting_finds_the_rates_that_points_were_made_with(overlaps: bool) -> None:
     shape = NAMED["smollm2-135m"].quantised("q4_1")
     true = replace(
         H100,
@@ -177,16 +178,18 @@ def test_fitting_finds_the_rates_that_points_were_made_with() -> None:
         attention_flops=2e10,
         layer_s=0.0,
         origin="fitted to this machine's engine",
+        overlaps=overlaps,
     )
     kinds = [
         ("decode", 1, 32, 1, True), ("decode", 1, 1024, 1, True), ("prefill", 256, 0, 1, True), ("prefill", 256, 1024, 1, True),
-        ("decode", 1, 4096, 1, False), ("prefill", 1024, 2048, 1, False), ("decode", 1, 256, 2, False),
+        ("decode", 1, 64, 4, True), ("decode", 1, 4096, 1, False), ("prefill", 1024, 2048, 1, False), ("decode", 1, 256, 2, False),
     ]  # fmt: skip
     points = []
     for kind, new, history, sequences, fitted in kinds:
         point = Point(kind, new, history, sequences, 0.0, fitted)
         points.append(replace(point, seconds=point.predicted_s(shape, true, "f16")))
     found = fit(shape, replace(H100, name="here"), points, "f16")
+    assert found.overlaps is overlaps
     for rate in ("stream", "kv_stream", "flops", "attention_flops"):
         assert getattr(found, rate) == pytest.approx(getattr(true, rate), rel=0.02), rate
     assert max(abs(row["error"]) for row in errors(shape, found, points, "f16")) < 0.02

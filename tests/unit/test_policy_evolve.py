@@ -146,6 +146,22 @@ def test_the_same_seed_gives_the_same_result_and_another_one_another() -> None:
     assert len(first.judged) == 56
 
 
+def test_the_generations_that_a_time_allowed_give_the_same_search_again() -> None:
+    timed = search(evaluations=400)
+    for generation in timed.run():
+        if generation == 3:
+            timed.stopped = "time"
+    again = ran(search(evaluations=400, generations=timed.generation))
+    assert again.stopped == "generations"
+    assert [j.draft.source for j in again.front] == [j.draft.source for j in timed.front]
+    assert list(again.judged) == list(timed.judged)
+    further = search(evaluations=400, generations=5)
+    further.restore(json.loads(json.dumps(again.state())))
+    assert [j.draft.source for j in ran(further).front] == [
+        j.draft.source for j in ran(search(evaluations=400, generations=5)).front
+    ]
+
+
 def test_an_interrupted_search_goes_on_to_the_same_end() -> None:
     whole, part = ran(search()), search()
     steps = part.run()
@@ -279,10 +295,14 @@ def test_the_command_writes_a_policy_with_its_evidence_that_check_accepts(
     assert text == result["policy"]
     assert parse_policy(text).name == "better"
     assert result["verdict"] in text
+    assert f"--generations {result['generations']} --fresh" in text
     assert main(["policy", "check", str(out)]) == 0
     assert main(asked) == 1
     assert "it exists" in capsys.readouterr().err
     assert main([*asked, "--force", "--fresh"]) == 0
+    assert out.read_text() == text
+    assert f"the same search again: {result['again']}" in capsys.readouterr().err
+    assert main([*asked, "--force", *result["again"].split()]) == 0
     assert out.read_text() == text
     capsys.readouterr()
     larger = [*asked, "--force", "--json", "--evaluations", "56"]

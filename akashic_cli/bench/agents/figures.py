@@ -15,8 +15,11 @@ from akashic_cli.render.units import count, duration
 from akashic_daemon.errors import UsageError
 
 COLUMNS = (
-    "POLICY", "AGENTS", "PER MIN", "OUTPUT", "FIRST P50", "FIRST P95", "TPOT P95", "LATENCY P95", "COMPUTED", "CACHED", "COST", "BROKEN",
+    "POLICY", "AGENTS", "PER MIN", "OUTPUT", "FIRST P50", "FIRST P95", "TPOT P95", "LATENCY P95", "COMPUTED", "CACHED", "MOST", "COST", "BROKEN",
 )  # fmt: skip
+GOALS = {"cost": 0.72, "output": 1.18, "latency_p95": 1.5}
+"""What dropping is to reach against summarising at the same number of agents: cost at most, the others at least."""
+SUSTAINED_GOAL = 1.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,10 @@ class Price:
     computed: float
     cached: float
     output: float
+
+    def of(self, computed_tokens: int, cached_tokens: int, output_tokens: int) -> float:
+        """Return what so many tokens of each sort cost."""
+        return computed_tokens * self.computed + cached_tokens * self.cached + output_tokens * self.output
 
 
 def figures(load: Load, price: Price, objective: Objective) -> dict[str, Any]:
@@ -86,7 +93,8 @@ def figures(load: Load, price: Price, objective: Objective) -> dict[str, Any]:
         "cached_tokens": cached,
         "dropped_tokens": dropped,
         "output_tokens": output,
-        "cost": computed * price.computed + cached * price.cached + output * price.output,
+        "cost": price.of(computed, cached, output),
+        "peak_tokens": max((m.prompt_tokens - _dropped(m) + m.completion_tokens for m in measured), default=0),
     }
     return {**found, "keeps_objective": _keeps(found, objective)}
 
@@ -149,6 +157,7 @@ def table_rows(result: dict[str, Any], of: str = "") -> list[tuple[str, ...]]:
             *(duration(row[key]) for key in ("first_token_p50_s", "first_token_p95_s", "token_p95_s", "latency_p95_s")),
             count(row["computed_tokens"]),
             count(row["cached_tokens"]),
+            count(row["peak_tokens"]),
             count(round(row["cost"])),
             count(len(row["broken"])),
         )

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from akashic_cli.bench.agents.counting import KEEPS, equal_bounds
+from akashic_cli.bench.agents.figures import GOALS, SUSTAINED_GOAL
 from akashic_cli.bench.agents.likelihood import likelihood
-from akashic_cli.bench.agents.strategies import needs_ours
+from akashic_cli.bench.agents.strategies import Setting, is_summarising, meaning, needs_ours
 from akashic_cli.bench.agents.sweep import Plan, Sweep, Told
 from akashic_cli.bench.agents.workload import Episode
 from akashic_cli.bench.own_daemon import OwnDaemon
@@ -120,31 +122,66 @@ class Measurement:
         """Return everything that was measured so far."""
         own = {} if self._own is None else self._own.report()
         peers = {name: sweep.report() for name, sweep in self._peers.items()}
-        return {**own, "peers": peers, "likelihood": self._likelihood}
+        return {**own, "peers": peers, "likelihood": self._likelihood, "equal_bound": self._equal_bounds()}
+
+    def _equal_bounds(self) -> list[dict[str, Any]]:
+        """Return both ways at equal bounds, counted, where both are measured."""
+        plan = self.plan
+        drops = [its.keep for name in plan.policies for kind, its in (meaning(name, plan.setting),) if kind == "drop"]
+        if not drops or not any(is_summarising(name) for name in plan.policies):
+            return []
+        return equal_bounds(self.episodes, plan.setting, plan.price, sorted({*KEEPS, *drops}))
 
 
 def _named(name: str, told: Told) -> Told:
     return lambda what, done: told(f"{name}: {what}", done)
 
 
+def _idle(result: dict[str, Any]) -> Iterator[str]:
+    """Name the policies that never did anything: their figures are those of the whole history."""
+    setting = Setting(**result["setting"]) if "setting" in result else Setting()
+    for policy in result.get("policies", ()):
+        kind, its = meaning(policy, setting)
+        rows = [row for row in result["levels"] if row["policy"] == policy]
+        if not rows:
+            continue
+        longest = max(row["peak_tokens"] for row in rows)
+        if kind == "summarise" and not any(row["summaries"] for row in rows):
+            yield f"warning: {policy} never summarised: no prompt had {its.threshold_tokens:,} tokens (the longest {longest:,})"
+        if kind == "drop" and not any(row["dropped_tokens"] for row in rows):
+            yield f"warning: {policy} dropped nothing: no run had more than {its.keep} tool results before an answer"
+
+
+def _goal(key: str) -> str:
+    return f"goal {GOALS[key]:g}{' at most' if key == 'cost' else ''}"
+
+
 def sayings(result: dict[str, Any]) -> Iterator[str]:
     """Give what a result says in words: ratios, rates, and what broke off."""
     for row in result["over_summarise"]:
-        parts = [f"{key} {row[key]:.2f} x" for key in ("cost", "output", "latency_p95") if row[key] is not None]
+        parts = [f"{key} {row[key]:.2f} x ({_goal(key)})" for key in GOALS if row[key] is not None]
         yield f"{row['policy']} against {row['base']}, {row['level']} agents: {', '.join(parts)} (latency: how much shorter)"
+    rows = [row for row in result["equal_bound"] if row["ratio_each"] is not None]
+    if rows:
+        best = min(rows, key=lambda row: row["ratio_each"])
+        yield (
+            f"counted at equal bounds: drop:{best['keep']} costs {best['ratio_each']:.2f} x what the cheapest threshold does "
+            f"that keeps to the bound of each run ({best['episodes_each']} of {best['episodes']} runs have one; {_goal('cost')})"
+        )
     for policy, rate in result["sustainable_per_min"].items():
         yield f"{policy}: " + (
             "no rate was sustained" if rate is None else f"{rate:.2f} episodes a minute are sustained"
         )
     for row in result["sustainable_over"]:
         if row["times"] is not None:
-            yield f"{row['policy']} sustains {row['times']:.2f} x the rate of {row['base']}"
+            yield f"{row['policy']} sustains {row['times']:.2f} x the rate of {row['base']} (goal {SUSTAINED_GOAL:g})"
     found = result["likelihood"]
     for row in () if found is None else found["over_summarising"]:
         span = f"95 %: {row['low']:+.4f} to {row['high']:+.4f}"
-        yield f"{row['policy']} against {row['base']}: {row['value']:+.4f} nats a token of recorded answers ({span})"
+        yield f"{row['policy']} against {row['base']}: {row['value']:+.4f} nats a token of recorded answers ({span}; goal: not above 0)"
     if found is not None and found["left_out"]:
         yield f"warning: {found['left_out']} answers don't fit the window in every view and were left out"
+    yield from _idle(result)
     servers = {"": result, **{f"{name}: ": peer for name, peer in result["peers"].items()}}
     broken = [of + text for of, server in servers.items() for row in server["levels"] for text in row["broken"]]
     for text in dict.fromkeys(broken):

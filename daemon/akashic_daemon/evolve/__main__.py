@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from akashic_daemon.config import load
-from akashic_daemon.errors import AkashicError, BadRequest, ConfigError, StoreUnwritable
+from akashic_daemon.errors import BadRequest, ConfigError, StoreUnwritable
 from akashic_daemon.evolve.drafts import Draft
 from akashic_daemon.evolve.history import History, history_of
 from akashic_daemon.evolve.judge import Prices
@@ -34,18 +34,20 @@ from akashic_daemon.evolve.report import (
 from akashic_daemon.evolve.search import Search
 from akashic_daemon.evolve.split import split
 from akashic_daemon.fidelity.turns import Run, read_runs
+from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import find_paths
 from akashic_daemon.program.policy import parse_policy
 
 if TYPE_CHECKING:
     from akashic_daemon.fidelity.policies import PolicyScorer
 
-_INTERRUPTED = 130
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked for. quality_turns: answers of a run that a model reads, 0 for none. state: where it goes on from."""
+    """What is asked for. quality_turns: answers of a run that a model reads, 0 for none. state: where it goes on from.
+
+    generations: most of them, None for as many as evaluations and minutes allow.
+    """
 
     transcripts: list[str]
     held_out: list[str]
@@ -61,24 +63,13 @@ class Options:
     name: str
     state: str | None
     key_file: str | None = None
+    generations: int | None = None
 
 
 def main(argv: list[str] | None = None) -> int:
     """Evolve as the options say; return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    try:
-        tell({"result": evolve(Options(**json.loads(arguments[0])))})
-    except AkashicError as error:
-        tell({"error": error.to_wire()})
-        return error.exit_code
-    except KeyboardInterrupt:  # who started this process has been told too, and says so
-        return _INTERRUPTED
-    return 0
-
-
-def tell(news: dict[str, Any]) -> None:
-    """Print one line for whoever started this process."""
-    print(json.dumps(news, ensure_ascii=False), flush=True)
+    return tell_result(lambda: evolve(Options(**json.loads(arguments[0]))))
 
 
 def evolve(options: Options) -> dict[str, Any]:
@@ -99,6 +90,7 @@ def evolve(options: Options) -> dict[str, Any]:
         options.seed,
         options.evaluations,
         proposer,
+        options.generations,
     )
     _search(search, options, histories, deadline_s)
     for problem in proposer.problems if proposer is not None else ():
@@ -193,8 +185,9 @@ def _result(
     rows = held_out(drafts, histories["held_out"], options.window_tokens, search.prices, options.seed, held)
     row = next(row for row in rows if row["policy"] == chosen)
     told = verdict(row)
+    again = _again(options, search)
     evidence = [
-        f"Found by `akashic policy evolve --seed {options.seed}`: {len(search.judged)} policies, {search.generation} generations.",
+        f"Found by `akashic policy evolve {again}`: {len(search.judged)} policies, {search.generation} generations.",
         f"Chosen on {len(parts['train'])} and {len(parts['watch'])} runs, judged on {len(parts['held_out'])} others.",
         f"{told}.",
     ]
@@ -210,6 +203,7 @@ def _result(
         "evaluations": len(search.judged),
         "generations": search.generation,
         "stopped": search.stopped,
+        "again": again,
         "refused": len(search.refused),
         "watched": search.watched,
         "front": [
@@ -218,6 +212,11 @@ def _result(
         ],
         "runs": {name: [run.name for run in runs] for name, runs in parts.items()},
     }
+
+
+def _again(options: Options, search: Search) -> str:
+    """Return the options that search the same again, however long it takes and whatever ended it."""
+    return f"--seed {options.seed} --evaluations {options.evaluations} --generations {search.generation} --fresh"
 
 
 def _chosen_by_model(

@@ -1,7 +1,7 @@
 """The evolution: a population judged on train runs, selected on the front of cost and loss, stopped when others don't gain.
 
-Everything depends on the seed and the runs alone, so the same seed and number of evaluations give the same result; a
-budget of time ends it early. The state after each generation is plain values, from which it goes on exactly.
+Everything depends on the seed and the runs alone, so the same seed and number of generations give the same result; a
+budget of time only decides how many there are. The state after each generation is plain values, from which it goes on exactly.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PATIENCE = 8
 _GAIN = 1e-4
 _TRIES = 40
 STATE_VERSION = 1
+BUDGETS = ("time", "evaluations", "generations")
+"""Why a search stopped that a larger budget takes further."""
 
 Propose = Callable[["Search"], str | None]
 """Gives a policy's text, having seen the past results, or None when it has nothing to say."""
@@ -42,7 +44,7 @@ class Judged:
 
 @dataclass(slots=True)
 class Search:
-    """One evolution. `watch` runs are never selected by; they only end it."""
+    """One evolution. `watch` runs are never selected by; they only end it. generations: most of them, None for any number."""
 
     train: Sequence[History]
     watch: Sequence[History]
@@ -51,6 +53,7 @@ class Search:
     seed: int
     evaluations: int
     propose: Propose | None = None
+    generations: int | None = None
     generation: int = 0
     judged: dict[str, Judged] = field(default_factory=dict)
     population: list[str] = field(default_factory=list)
@@ -72,6 +75,9 @@ class Search:
             # Whole generations only, so that a larger budget goes on as if it had been given at once.
             if len(self.judged) + BORN > self.evaluations:
                 self.stopped = "evaluations"
+                return
+            if self.generations is not None and self.generation >= self.generations:
+                self.stopped = "generations"
                 return
             self._generation()
             yield self.generation
@@ -174,8 +180,7 @@ class Search:
             self.judged = {entry["draft"]["source"]: _judged(entry) for entry in state["judged"]}
             self.generation, self.population = int(state["generation"]), list(state["population"])
             self.refused, self.watched = list(state["refused"]), list(state["watched"])
-            # More evaluations than last time: go on.
-            self.stopped = "" if state["stopped"] in {"evaluations", "time"} else str(state["stopped"])
+            self.stopped = "" if state["stopped"] in BUDGETS else str(state["stopped"])
             version, numbers, gauss = state["chance"]
             self._chance.setstate((version, tuple(numbers), gauss))
         except (KeyError, TypeError, ValueError) as error:

@@ -6,7 +6,6 @@ Lines: {"model", "turns"} at the start, {"turn"} as often as `turns` says at mos
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,14 +13,13 @@ from typing import Any
 
 from akashic_daemon.config import Settings, load
 from akashic_daemon.engine.host import KnownModel
-from akashic_daemon.errors import AkashicError, UsageError
+from akashic_daemon.errors import UsageError
 from akashic_daemon.fidelity.opening import known_model, open_engine
 from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.storage import StorageScorer
 from akashic_daemon.fidelity.turns import Run, read_runs
+from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import find_paths
-
-_INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,19 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=int, nargs="+", default=[12, 4, 1])
     parser.add_argument("--storage", help="measure what storing KV so loses, instead of shortened histories")
     options = parser.parse_args(argv)
-    try:
-        tell({"result": measure(options.transcripts, options.model, tuple(options.keep), options.storage)})
-    except AkashicError as error:
-        tell({"error": error.to_wire()})
-        return error.exit_code
-    except KeyboardInterrupt:  # who started this process has been told too, and says so
-        return _INTERRUPTED
-    return 0
-
-
-def tell(news: dict[str, Any]) -> None:
-    """Print one line for whoever started this process."""
-    print(json.dumps(news, ensure_ascii=False), flush=True)
+    return tell_result(lambda: measure(options.transcripts, options.model, tuple(options.keep), options.storage))
 
 
 def measure(

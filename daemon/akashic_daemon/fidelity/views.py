@@ -17,12 +17,12 @@ from typing import Any
 
 from akashic_daemon.config import load
 from akashic_daemon.engine.base import ReadableEngine
-from akashic_daemon.errors import AkashicError, BadRequest, TranscriptError
-from akashic_daemon.fidelity.__main__ import tell
+from akashic_daemon.errors import BadRequest, TranscriptError
 from akashic_daemon.fidelity.opening import known_model, open_engine
 from akashic_daemon.fidelity.policies import FULL, Sum, Tell, score_answer
 from akashic_daemon.fidelity.reader import PIECE_TOKENS, LogitsReader
 from akashic_daemon.fidelity.turns import Turn, TurnCutter
+from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import find_paths
 from akashic_daemon.program.path import Path
 from akashic_daemon.program.policy import Policy
@@ -30,7 +30,6 @@ from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.program.weave import compile_ops
 from akashic_daemon.transcript.openai_messages import messages_from_openai
 
-_INTERRUPTED = 130
 JsonObject = dict[str, Any]
 
 
@@ -101,14 +100,7 @@ class ViewScorer:
 def main(argv: list[str] | None = None) -> int:
     """Measure as the file says; return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    try:
-        tell({"result": measure(FilePath(arguments[0]))})
-    except AkashicError as error:
-        tell({"error": error.to_wire()})
-        return error.exit_code
-    except KeyboardInterrupt:  # who started this process has been told too, and says so
-        return _INTERRUPTED
-    return 0
+    return tell_result(lambda: measure(FilePath(arguments[0])))
 
 
 def measure(file: FilePath) -> JsonObject:

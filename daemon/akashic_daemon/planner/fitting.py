@@ -1,7 +1,8 @@
 """From timed points of a real engine to a machine's rates, and how far the model is off at the points not used for that.
 
 A point is (kind, new tokens, history tokens, sequences, seconds). Four fit the four rates, one each: a decode step and a
-prefill with next to no history give the weights' and the products' rates; the same with a long history attention's.
+prefill with next to no history give the weights' and the products' rates; the same with a long history attention's. A fifth
+one, a step of several sequences, tells whether reading and computing overlap.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from akashic_daemon.planner.shapes import ModelShape
 
 _FASTEST = 1e18
 _LEAST_SHARE = 0.02
+_ROUNDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +49,68 @@ class Point:
 def fit(shape: ModelShape, base: Machine, points: Sequence[Point], kv_format: str) -> Machine:
     """Return `base` with the rates that its fitted points show. Raises EngineError when one lacks."""
     fitted = [point for point in points if point.is_fitted]
-    decodes = sorted((p for p in fitted if p.kind == "decode"), key=lambda p: p.history_tokens)
+    decodes = sorted((p for p in fitted if p.kind == "decode" and p.sequences == 1), key=lambda p: p.history_tokens)
     prefills = sorted((p for p in fitted if p.kind == "prefill"), key=lambda p: p.history_tokens)
     if len(decodes) < 2 or len(prefills) < 2:
         raise EngineError(
-            f"fitting the rates of this machine: {len(decodes)} decode and {len(prefills)} prefill points, 2 each are needed"
+            f"fitting the rates of this machine: {len(decodes)} decode and {len(prefills)} prefill points, 2 each are needed",
+            hint="the model's window may be too short, or the machine too slow for the time that there is",
         )
-    free = replace(base, stream=_FASTEST, kv_stream=_FASTEST, flops=_FASTEST, attention_flops=_FASTEST, layer_s=0.0)
-    machine = free
-    # Short ones first; attention's part of them is small, so a second round settles it.
-    for _ in range(3):
-        machine = replace(machine, stream=shape.step_weight_bytes / _rest(shape, machine, decodes[0], kv_format))
-        machine = replace(machine, kv_stream=_kv_stream(shape, machine, decodes[-1], kv_format))
-        machine = replace(machine, flops=_flops(shape, machine, prefills[0], kv_format))
-        machine = replace(machine, attention_flops=_attention_flops(shape, machine, prefills[-1], kv_format))
-    return replace(machine, origin="fitted to this machine's engine")
+    several = [point for point in fitted if point.sequences > 1]
+    ways = [_Fit(shape, kv_format, decodes, prefills).run(base, overlaps=way) for way in (True, False)]
+    if not several:
+        return ways[0]
+
+    def off(machine: Machine) -> float:
+        return sum(abs(p.predicted_s(shape, machine, kv_format) - p.seconds) for p in several)
+
+    return min(ways, key=off)
 
 
-def _rest(shape: ModelShape, machine: Machine, point: Point, kv_format: str) -> float:
-    """Return the point's time without the attention that the model expects."""
-    without = replace(machine, stream=_FASTEST, flops=_FASTEST)
-    return max(_LEAST_SHARE * point.seconds, point.seconds - point.predicted_s(shape, without, kv_format))
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """One fit. Shortest histories stand first."""
 
+    shape: ModelShape
+    kv_format: str
+    decodes: Sequence[Point]
+    prefills: Sequence[Point]
 
-def _kv_stream(shape: ModelShape, machine: Machine, point: Point, kv_format: str) -> float:
-    linear = replace(machine, kv_stream=_FASTEST, attention_flops=_FASTEST)
-    left = max(_LEAST_SHARE * point.seconds, point.seconds - point.predicted_s(shape, linear, kv_format))
-    read = point.sequences * (point.history_tokens + point.new_tokens) * shape.kv_bytes_per_token(kv_format)
-    return read / left
+    def run(self, base: Machine, *, overlaps: bool) -> Machine:
+        """Return the machine with fitted rates."""
+        machine = replace(
+            base,
+            stream=_FASTEST,
+            kv_stream=_FASTEST,
+            flops=_FASTEST,
+            attention_flops=_FASTEST,
+            layer_s=0.0,
+            overlaps=overlaps,
+        )
+        shape, read, first, late = self.shape, self.decodes[-1], self.prefills[0], self.prefills[-1]
+        kv_bytes = read.sequences * (read.history_tokens + read.new_tokens) * shape.kv_bytes_per_token(self.kv_format)
+        products = 2.0 * (shape.body_parameters * first.new_tokens + shape.head_parameters)
+        attention = shape.attention_flops(late.new_tokens, late.history_tokens + late.new_tokens / 2)
+        # What is slower of two hides the other, so the other counts for nothing in what is left of a point.
+        weights = ("stream", "flops") if overlaps else None
+        # Each rate takes what the others leave of its point; some rounds settle them.
+        for _ in range(_ROUNDS):
+            left_s = self._left_s(machine, self.decodes[0], weights or ("stream",))
+            machine = replace(machine, stream=shape.step_weight_bytes / left_s)
+            machine = replace(
+                machine, kv_stream=kv_bytes / self._left_s(machine, read, ("kv_stream", "attention_flops"))
+            )
+            machine = replace(machine, flops=products / self._left_s(machine, first, weights or ("flops",)))
+            left_s = self._left_s(machine, late, ("kv_stream", "attention_flops"))
+            machine = replace(machine, attention_flops=attention / left_s)
+        return replace(machine, origin="fitted to this machine's engine")
 
-
-def _flops(shape: ModelShape, machine: Machine, point: Point, kv_format: str) -> float:
-    flops = 2.0 * (shape.body_parameters * point.new_tokens + shape.head_parameters)
-    return flops / _rest(shape, machine, point, kv_format)
-
-
-def _attention_flops(shape: ModelShape, machine: Machine, point: Point, kv_format: str) -> float:
-    linear = replace(machine, kv_stream=_FASTEST, attention_flops=_FASTEST)
-    left = max(_LEAST_SHARE * point.seconds, point.seconds - point.predicted_s(shape, linear, kv_format))
-    return shape.attention_flops(point.new_tokens, point.history_tokens + point.new_tokens / 2) / left
+    def _left_s(self, machine: Machine, point: Point, rates: Sequence[str]) -> float:
+        """Return what is left of a point's time when these rates were without end."""
+        endless: dict[str, Any] = dict.fromkeys(rates, _FASTEST)
+        without = replace(machine, **endless)
+        left_s = point.seconds - point.predicted_s(self.shape, without, self.kv_format)
+        return max(_LEAST_SHARE * point.seconds, left_s)
 
 
 def errors(shape: ModelShape, machine: Machine, points: Sequence[Point], kv_format: str) -> list[dict[str, Any]]:

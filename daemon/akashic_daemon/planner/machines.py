@@ -29,7 +29,8 @@ class Machine:
     memory: what weights and the KV of running requests are in. stream: bytes of weights read a second. kv_stream: the same
     of KV, in attention. flops: of matrix products. attention_flops: of attention in prefill. layer_s: what a layer costs a
     step besides (launches, barriers). scratch_bytes: on-chip memory that KV may stay in between steps. tiers: below memory.
-    price_per_hour: of the machine, 0 when unknown. origin: where the rates come from, for people.
+    price_per_hour: of the machine, 0 when unknown. origin: where the rates come from, for people. overlaps: weights are
+    read while products are computed, so the slower of both counts; without it, as on most CPUs, they add up.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Machine:
     scratch_bytes: float = 0.0
     scratch_stream: float = 0.0
     origin: str = "described"
+    overlaps: bool = True
 
     def tier(self, name: str) -> Tier | None:
         """Return a tier by name."""

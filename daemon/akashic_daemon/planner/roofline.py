@@ -1,6 +1,6 @@
 """The model: a step takes as long as the slowest of what it reads and what it computes, part by part, and a fixed cost.
 
-    weights    max(bytes / stream, flops / matrix rate)
+    weights    max(bytes / stream, flops / matrix rate), or their sum on a machine that doesn't overlap them
     attention  max(KV bytes / kv_stream, flops / attention rate), each token of the context or, sparse, of the chosen blocks
     fixed      layers x layer_s
 
@@ -75,12 +75,17 @@ def _slower(by_name: dict[str, float]) -> tuple[float, str]:
     return by_name[name], name
 
 
+def _weights(shape: ModelShape, machine: Machine, flops: float) -> tuple[float, str]:
+    """Return what reading the weights and multiplying by them takes, and which of both binds."""
+    both = {"weights' bandwidth": shape.step_weight_bytes / machine.stream, "matrix products": flops / machine.flops}
+    slower_s, name = _slower(both)
+    return (slower_s if machine.overlaps else sum(both.values())), name
+
+
 def decode_step(shape: ModelShape, machine: Machine, setup: Setup) -> Cost:
     """Return what one step of `batch` sequences takes."""
     flops = 2.0 * (shape.body_parameters + shape.head_parameters) * setup.batch
-    weights_s, weights_by = _slower(
-        {"weights' bandwidth": shape.step_weight_bytes / machine.stream, "matrix products": flops / machine.flops}
-    )
+    weights_s, weights_by = _weights(shape, machine, flops)
     attention_s, attention_by = _slower(
         {
             "KV bandwidth": _kv_read_s(shape, machine, setup),
@@ -112,9 +117,7 @@ def prefill(shape: ModelShape, machine: Machine, new_tokens: int, setup: Setup, 
     if new_tokens < 1:
         return Cost({"weights": 0.0}, {"weights": "nothing to compute"})
     flops = 2.0 * (shape.body_parameters * new_tokens + shape.head_parameters)
-    weights_s, weights_by = _slower(
-        {"weights' bandwidth": shape.step_weight_bytes / machine.stream, "matrix products": flops / machine.flops}
-    )
+    weights_s, weights_by = _weights(shape, machine, flops)
     keys = history_tokens + new_tokens / 2
     read_bytes = (history_tokens + new_tokens) * shape.kv_bytes_per_token(setup.kv_format)
     attention_s, attention_by = _slower(

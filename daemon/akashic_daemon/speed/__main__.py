@@ -1,12 +1,12 @@
 """`python -m akashic_daemon.speed`: time this machine, its engine or its kernels, and tell on stdout, a JSON object a line.
 
-Lines: {"points"} at the start and {"point"} for each that was timed, {"note"} meanwhile, {"result"} or {"error"} at the end.
+Lines: {"points"} at the start, how many there may be, and {"point"} for each that was timed, {"note"} meanwhile, {"result"} or {"error"} at the end.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 from contextlib import closing
 from dataclasses import asdict
@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from akashic_daemon.config import load
-from akashic_daemon.errors import AkashicError, Unsupported
+from akashic_daemon.errors import Unsupported
 from akashic_daemon.fidelity.opening import known_model, open_engine
+from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import ensure_private_dir, find_paths
-from akashic_daemon.speed.points import FULL, QUICK, time_points
+from akashic_daemon.speed.points import FULL, QUICK, Budget, Timing
 from akashic_daemon.speed.probe import probe
 
-_INTERRUPTED = 130
+BUDGETS = {False: Budget(45.0, 120.0), True: Budget(120.0, 300.0)}
+"""How long timing an engine may take, quick and full; the last round or point is finished."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,21 +35,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="more and longer points")
     parser.add_argument("--model")
     options = parser.parse_args(argv)
-    try:
-        if options.torch:
-            _tell({"result": _torch(options.torch, options.model, full=options.full)})
-        else:
-            _tell({"result": _machine() if options.probe else _engine(options.model, full=options.full)})
-    except AkashicError as error:
-        _tell({"error": error.to_wire()})
-        return error.exit_code
-    except KeyboardInterrupt:  # who started this process has been told too, and says so
-        return _INTERRUPTED
-    return 0
+    return tell_result(lambda: _measured(options))
 
 
-def _tell(news: dict[str, Any]) -> None:
-    print(json.dumps(news, ensure_ascii=False), flush=True)
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
+    if options.torch:
+        return _torch(options.torch, options.model, full=options.full)
+    return _machine() if options.probe else _engine(options.model, full=options.full)
 
 
 def _machine() -> dict[str, Any]:
@@ -56,20 +50,30 @@ def _machine() -> dict[str, Any]:
 
 
 def _engine(model: str | None, *, full: bool) -> dict[str, Any]:
-    """Probe before the model is loaded, then time it."""
+    """Probe before the model is loaded, then time it, with as many threads as there are cores unless one set them."""
     result = _machine()
     settings = load(find_paths().config_file)
     known = known_model(model, settings)
-    points = FULL if full else QUICK
-    with closing(open_engine(known, settings)) as engine:
+    threads = settings.config.schedule.threads or len(os.sched_getaffinity(0))
+    with closing(open_engine(known, settings, threads=threads)) as engine:
         for warning in engine.warnings:
-            _tell({"note": warning})
-        _tell({"points": len(points), "model": engine.model.name})
-        timed = []
-        for point in time_points(engine, points):
-            timed.append(asdict(point))
-            _tell({"point": timed[-1]})
-        result |= {"model": engine.model.name, "path": engine.model.path, "points": timed}
+            tell({"note": warning})
+        timing = Timing(engine, FULL if full else QUICK, BUDGETS[full], lambda point: tell({"point": str(point)}))
+        most_s = round(timing.budget.most_s)
+        tell({"points": len(timing.fitting) * timing.budget.rounds, "model": engine.model.name, "most_s": most_s})
+        timing.run()
+        for point in timing.left_out():
+            tell({"note": f"{point} wasn't timed: {most_s} s were over"})
+        disturbed = timing.disturbed()
+        if disturbed:
+            tell(
+                {
+                    "note": f"other programs ran beside {len(disturbed)} of {len(timing.timed())} points: stop them, and time again"
+                }
+            )
+        result |= {"disturbed": [str(point) for point in disturbed]}
+        result |= {"model": engine.model.name, "path": engine.model.path, "threads": threads, "rounds": timing.rounds}
+        result["points"] = [asdict(point) for point in timing.timed()]
         result["kv_format"] = settings.config.model.kv_type
     return result
 
@@ -90,14 +94,14 @@ def _torch(what: str, model: str | None, *, full: bool) -> dict[str, Any]:
     on_gpu = torch.cuda.is_available() and settings.config.model.gpu_layers != 0
     device = torch.device("cuda" if on_gpu else "cpu")
     if not on_gpu:
-        _tell({"note": f"no CUDA device is used: these are the references for CPUs ({what} on a GPU stays unmeasured)"})
+        tell({"note": f"no CUDA device is used: these are the references for CPUs ({what} on a GPU stays unmeasured)"})
     rows = []
     found = known_model(model, settings) if what == "decode" else None
     timed = time_decode(found, settings, full=full) if found is not None else time_kernels(device, full=full)
     with torch.inference_mode():
         for row in timed:
             rows.append(row)
-            _tell({"row": row})
+            tell({"row": row})
     name = torch.cuda.get_device_name() if on_gpu else "CPU"
     return {
         "suite": what,
