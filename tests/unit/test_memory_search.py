@@ -117,6 +117,17 @@ def test_searches_of_several_namespaces_are_merged_and_unknown_ones_have_nothing
     assert {s.turn.namespace for s in memory.search(spaces, "parrot rent")} == {"user", "project:x"}
 
 
+def test_a_namespace_that_nothing_is_in_has_nothing_however_often_it_is_asked_and_what_is_added_then(
+    memory: Memory,
+) -> None:
+    for _ in range(3):
+        assert memory.search(["project:new"], FACTS[0]) == []
+    memory.add("user", "s1", said(*FACTS))
+    assert [span.turn.namespace for span in memory.search(["project:new", "user"], FACTS[0], limit=1)] == ["user"]
+    memory.add("project:new", "s2", said(FACTS[0]))
+    assert [span.turn.text for span in memory.search(["project:new"], FACTS[0])] == [FACTS[0]]
+
+
 def test_what_is_forgotten_is_found_no_more(memory: Memory) -> None:
     memory.add("user", "s1", said(*FACTS))
     (hit,) = memory.search(["user"], "parrot", limit=1)

@@ -130,7 +130,12 @@ class Memory:
     def index(self, namespace: str) -> NamespaceIndex:
         """Return a namespace's index, up to date with the store. Raises NotFound."""
         if namespace not in self._indexes:
-            self._follow(namespace)
+            try:
+                self._follow(namespace)
+            except NotFound:  # an empty index would pass for the one of a namespace that there is
+                self._indexes.pop(namespace, None)
+                self._weights.pop(namespace, None)
+                raise
         return self._indexes[namespace]
 
     def query(self, namespace: str, question: str, asked_at_s: float | None = None) -> scoring.Query:
