@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import sqlite3
 import threading
@@ -138,6 +139,16 @@ def test_a_wrong_body_is_a_400_in_openais_shape(home: Path, body: bytes, stream:
         assert error["message"]
         assert {"code", "param"} <= set(error)
         assert (await client.post(CHAT, json=HELLO)).status_code == 200
+
+    with_client(home, check)
+
+
+def test_a_packed_body_is_refused_by_the_name_of_its_packing(home: Path) -> None:
+    async def check(client: httpx.AsyncClient, _service: Service) -> None:
+        packed = gzip.compress(json.dumps(HELLO).encode())
+        response = await client.post(CHAT, content=packed, headers={"content-encoding": "gzip"})
+        assert response.status_code == 400
+        assert "without Content-Encoding: gzip" in response.json()["error"]["message"]
 
     with_client(home, check)
 

@@ -158,6 +158,7 @@ BAD = {
     "surrogate_session": b'{"messages": [{"role": "user", "content": "x"}], "akashic": {"session": "\\ud800"}}',
     "bias_over_float": b'{"messages": [{"role": "user", "content": "x"}], "logit_bias": {"1": 1e300}}',
     "top_k_over_int32": b'{"messages": [{"role": "user", "content": "x"}], "top_k": 2147483648}',
+    "many_stops": json.dumps({**HELLO, "stop": ["x"] * 257}).encode(),
     "function_without_name": b'{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}',
 }
 

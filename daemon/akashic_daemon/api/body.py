@@ -57,7 +57,9 @@ async def read_json(request: Request) -> dict[str, Any]:
     try:
         data = json.loads(b"".join(parts).decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise BadRequest(f"the body is not UTF-8: {error}", hint="encode it as UTF-8") from error
+        packed = request.headers.get("content-encoding", "identity")
+        hint = "encode it as UTF-8" if packed == "identity" else f"send it without Content-Encoding: {packed[:40]}"
+        raise BadRequest(f"the body is not UTF-8: {error}", hint=hint) from error
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}", hint="check quotes and commas there") from error
     except RecursionError as error:

@@ -19,7 +19,7 @@ from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.stream import EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import BadRequest, NotFound, Unsupported
-from akashic_daemon.protocol.openai import ChatCompletionRequest, SamplingFields
+from akashic_daemon.protocol.openai import MOST_STOPS, ChatCompletionRequest, SamplingFields
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message
@@ -139,6 +139,8 @@ def _messages(body: ChatCompletionRequest, service: Service) -> tuple[Message, .
 def shared_fields(body: SamplingFields) -> dict[str, Any]:
     """Return what every request for text says, as fields of `GenerationInput`."""
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if len(stop) > MOST_STOPS:
+        raise BadRequest(f"field 'stop' has {len(stop)} strings, more than {MOST_STOPS}", param="stop")
     return {
         "sampling": SamplingParams(
             temperature=body.temperature,

@@ -21,7 +21,7 @@ from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.responses_answer import Answer, Asked
 from akashic_daemon.api.stream import EventStream, until_gone
 from akashic_daemon.engine.base import SamplingParams
-from akashic_daemon.errors import BadRequest
+from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.protocol.responses import CountInputRequest, ResponseRequest
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
@@ -122,6 +122,7 @@ def _items(body: CountInputRequest) -> list[Any]:
 
 async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, Any], list[str]]:
     """Return what both routes read, as fields of `GenerationInput`, and the names of what is ignored."""
+    _check_all_is_here(body)
     items = _items(body)
     before = [] if body.previous_response_id is None else await service.responses.history(body.previous_response_id)
     model = body.model or service.settings.config.model.default
@@ -152,6 +153,17 @@ async def _shared(service: Service, body: CountInputRequest) -> tuple[dict[str, 
         **extension_fields(body.akashic),
     }
     return fields, sorted(ignored)
+
+
+def _check_all_is_here(body: CountInputRequest) -> None:
+    """Raise Unsupported for a request whose text lies elsewhere: left out, the model would be asked something else."""
+    for name, value in (("conversation", body.conversation), ("prompt", body.prompt)):
+        if value is not None:
+            raise Unsupported(
+                f"field {name!r} names what only OpenAI's own servers keep",
+                hint="send the text itself, or what came before by previous_response_id",
+                param=name,
+            )
 
 
 def _as_chat_tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:

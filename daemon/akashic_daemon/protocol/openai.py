@@ -55,7 +55,7 @@ class SamplingFields(BaseModel):
     top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
     seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: str | list[str] | None = None
     max_tokens: int | None = Field(None, ge=1)
     n: Literal[1] = 1
     stream: bool = False

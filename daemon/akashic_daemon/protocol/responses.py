@@ -31,6 +31,8 @@ class CountInputRequest(BaseModel):
     parallel_tool_calls: bool = True
     text: TextConfig | None = None
     reasoning: dict[str, Any] | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     akashic: AkashicExtension = AkashicExtension()
 

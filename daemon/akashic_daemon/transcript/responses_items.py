@@ -67,6 +67,11 @@ class _Reader:
             self._result(item, where)
         elif kind == "reasoning":
             self._reasoning(item, where)
+        elif kind == "item_reference":
+            raise Unsupported(
+                f"reading {where}: items aren't kept by their ids here, so a reference stands for nothing",
+                hint="send the item itself, or what came before by previous_response_id",
+            )
         else:
             self.ignored.append(f"{where} ({kind[:40]})")
 
