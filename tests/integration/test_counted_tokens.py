@@ -15,7 +15,7 @@ from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.fake import FakeEngine
 from fake_service import running_service
 
-TEMPLATES = ("HERMES", "TAGS", "LLAMA", "THINKING", "DEEPSEEK", "SHOWS_THOUGHTS", "HARMONY")
+TEMPLATES = ("HERMES", "TAGS", "LLAMA", "NO_TOOL_ROLE", "THINKING", "DEEPSEEK", "SHOWS_THOUGHTS", "HARMONY")
 WORDS = ("hello", "ünïcode", "🙂", "a  b", "{}", "</tool_call>", "<|im_end|>", "\n\n", "1.5", "\u200d", "x" * 40)
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
 

@@ -86,9 +86,40 @@ def test_a_cached_segment_is_not_used_where_the_text_became_another() -> None:
 
 
 def test_a_template_that_refuses_a_role_is_an_error_with_its_own_words() -> None:
-    made = template("{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}")
-    with pytest.raises(TemplateError, match="no system role"):
-        made.render([Message(Role.SYSTEM, "x")])
+    made = template("{% if messages[0]['role'] == 'assistant' %}{{ raise_exception('the user begins') }}{% endif %}")
+    with pytest.raises(TemplateError, match="the user begins"):
+        made.render([Message(Role.ASSISTANT, "x")])
+
+
+ALTERNATES = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""As Gemma 2's."""
+SILENT = "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}</>{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("source", [ALTERNATES, SILENT])
+def test_system_messages_stand_in_the_users_first_one_where_a_template_has_no_place_for_them(source: str) -> None:
+    made = template(source)
+    system = [Message(Role.SYSTEM, "Be brief."), Message(Role.SYSTEM, "Be kind.")]
+    rendered = made.segments([*system, *chat("hi", "yes", "so?")])
+    assert rendered.text.startswith("<user>Be brief.\n\nBe kind.\n\nhi</><assistant>yes</><user>so?</>")
+    assert [(s.first_message, s.end_message) for s in rendered.segments][:2] == [(0, 3), (3, 4)]
+    assert any("no system role" in note for note in rendered.notes)
+    assert made.segments(chat("hi")).notes == ()
+    longer = made.segments([*system, *chat("hi", "yes", "so?", "yes", "and?")])
+    assert longer.text.startswith(rendered.text.removesuffix("<assistant>"))
+
+
+def test_a_later_system_message_stays_where_it_is_as_the_users() -> None:
+    said = [*chat("hi", "yes"), Message(Role.SYSTEM, "Hurry."), *chat("so?")]
+    rendered = template(SILENT).segments(said)
+    assert rendered.text.startswith("<user>hi</><assistant>yes</><user>Hurry.</><user>so?</>")
+    assert [s.first_message for s in rendered.segments] == [0, 1, 2, 3]
+    with pytest.raises(TemplateError, match="alternate"):
+        template(ALTERNATES).segments(said)
 
 
 @pytest.mark.parametrize("source", ["{{ messages[0].content + 1 }}", "{{ messages[99]['role']['x'] }}", "{{ 1 // 0 }}"])

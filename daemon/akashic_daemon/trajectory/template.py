@@ -245,14 +245,16 @@ class ChatTemplate:
         return self._probed
 
     def _habits_for(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Habits:
-        with_calls = any(m.tool_calls or m.role is Role.TOOL for m in messages)
-        return self._habits if with_calls or (tools and not self.syntax.native) else Habits()
+        is_odd = any(m.tool_calls or m.role in (Role.TOOL, Role.SYSTEM) for m in messages)
+        return self._habits if is_odd or (tools and not self.syntax.native) else Habits()
 
     def _as_template_sees(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         habits = self._habits_for(messages, tools)
         seen = [self._message(m, habits) for m in messages]
+        if not habits.has_system_role:
+            seen = _with_system_first(messages, seen)
         if not tools or self.syntax.native:
             return seen
         text = as_text(tools, self.syntax)
@@ -276,6 +278,8 @@ class ChatTemplate:
             seen["name"] = message.name
         if message.tool_call_id is not None:
             seen["tool_call_id"] = shown_id(message.tool_call_id, self.syntax)
+        if message.role is Role.SYSTEM and not habits.has_system_role:
+            seen["role"] = Role.USER.value
         if message.role is Role.TOOL and not habits.has_tool_role:
             seen = {"role": Role.USER.value, "content": f"<tool_response>\n{message.content}\n</tool_response>"}
         if message.tool_calls and self._knows_tool_calls and self._can_show(message, habits):
@@ -305,10 +309,21 @@ class ChatTemplate:
             notes.append("a tool call in the history has arguments that are no JSON object; it stands as text")
         if any(m.role is Role.TOOL for m in messages) and not self._habits.has_tool_role:
             notes.append("the model's template has no tool results; they stand in user messages")
+        if any(m.role is Role.SYSTEM for m in messages) and not self._habits.has_system_role:
+            notes.append("the model's template has no system role; system messages stand in user messages")
         if tools and not self.syntax.native:
             place = "the system message" if self._habits.has_system_role else "the first user message"
             notes.append(f"the model's template has no tools that are known here; {place} describes them")
         return notes
+
+
+def _with_system_first(messages: Sequence[Message], seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let the system messages at the beginning stand in the user's first message: many templates want turns to alternate."""
+    leading = next((i for i, m in enumerate(messages) if m.role is not Role.SYSTEM), len(messages))
+    if not leading or leading == len(messages) or seen[leading]["role"] != Role.USER.value:
+        return seen
+    text = "\n\n".join([*(m.content for m in messages[:leading]), seen[leading]["content"]])
+    return [{**seen[leading], "content": text}, *seen[leading + 1 :]]
 
 
 def broken_off(segments: Sequence[Segment], message: Message) -> tuple[Segment, ...]:
