@@ -163,6 +163,43 @@ def test_events_that_are_ready_together_go_out_in_one_send(home: Path) -> None:
     run(check)
 
 
+def test_what_comes_alone_is_sent_by_who_has_it_and_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_TOGETHER_S", -1.0)  # nothing counts as coming together
+    queued: list[object] = []
+    put = asyncio.Queue.put
+
+    async def counted(self: asyncio.Queue[object], item: object) -> None:
+        queued.append(item)
+        await put(self, item)
+
+    async def check() -> None:
+        sent: list[bytes] = []
+        arrived = asyncio.Event()
+
+        async def source() -> AsyncIterator[bytes]:
+            for number in range(20):
+                arrived.clear()
+                yield b"%d " % number
+                await arrived.wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                sent.append(message["body"])
+                arrived.set()
+
+        async def receive() -> dict[str, str]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        answer = stream.EventStream(source(), media_type="t", keepalive=None, on_error=lambda _e: b"")
+        await answer({"type": "http"}, receive, send)
+        assert b"".join(sent).split() == [b"%d" % number for number in range(20)]
+        assert len(queued) <= 3  # the first, with which the headers go out, and the end
+
+    monkeypatch.setattr(asyncio.Queue, "put", counted)
+    run(check)
+
+
 def test_a_client_that_does_not_read_holds_the_source_back() -> None:
     async def check() -> None:
         made = 0

@@ -15,6 +15,8 @@ from akashic_daemon.errors import AkashicError
 logger = logging.getLogger("akashic.http")
 KEEPALIVE_S = 10.0
 _CANCEL_AGAIN_S = 1.0
+_TOGETHER_S = 0.0005
+"""What comes sooner after what was sent waits for what comes with it."""
 _READ_AHEAD = 256
 """Chunks kept for a client that doesn't read; then the source waits, so a stalled reader costs no memory."""
 T = TypeVar("T")
@@ -28,11 +30,16 @@ def as_ours(error: Exception) -> AkashicError:
     return AkashicError(f"an internal error: {type(error).__name__}", hint="see `akashic daemon logs`")
 
 
-async def pump(source: AsyncIterator[T], queue: asyncio.Queue[T | BaseException | None]) -> None:
-    """Move a source's items into a queue; ends with None, or with the exception."""
+async def pump(
+    source: AsyncIterator[T],
+    queue: asyncio.Queue[T | BaseException | None],
+    at_once: Callable[[T], Awaitable[bool]],
+) -> None:
+    """Move a source's items into a queue, but those that `at_once` takes; ends with None, or with the exception."""
     try:
         async for item in source:
-            await queue.put(item)
+            if not await at_once(item):
+                await queue.put(item)
     except Exception as error:  # noqa: BLE001 - handed over, not swallowed
         await queue.put(error)
     else:
@@ -74,12 +81,24 @@ class EventStream:
         self._headers = headers or {}
         self._cleanup = cleanup
         self._sent_s = 0.0
+        self._is_waiting = False
+        """Whether the sender has begun, and has nothing to send."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, and stop the source when the client leaves."""
         queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(_READ_AHEAD)
-        self._sent_s = asyncio.get_running_loop().time()
-        pumping = asyncio.create_task(pump(self._source, queue))
+        loop = asyncio.get_running_loop()
+        self._sent_s = loop.time()
+
+        async def at_once(chunk: bytes) -> bool:
+            """Send what comes alone without the way through the queue, which takes another turn of the loop."""
+            if not self._is_waiting or not queue.empty() or loop.time() - self._sent_s < _TOGETHER_S:
+                return False
+            self._sent_s = loop.time()
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            return True
+
+        pumping = asyncio.create_task(pump(self._source, queue, at_once))
         sending = asyncio.create_task(self._send_all(queue, send))
         leaving = asyncio.create_task(wait_for_disconnect(receive))
         filling = asyncio.create_task(self._fill_silence(queue))
@@ -104,7 +123,9 @@ class EventStream:
     async def _send_all(self, queue: asyncio.Queue[bytes | BaseException | None], send: Send) -> None:
         started = False
         while True:
+            self._is_waiting = started
             item = await queue.get()
+            self._is_waiting = False
             chunks: list[bytes] = []
             last = False
             while True:

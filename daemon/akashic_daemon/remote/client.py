@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from akashic_daemon.errors import (
 )
 from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.remote.transport import DirectTransport
+from akashic_daemon.remote.waits import Waits
 
 logger = logging.getLogger("akashic.remote")
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -148,29 +149,30 @@ class RemoteClient:
         """Give the data of server-sent events; ends at [DONE]."""
         limit_s, name = self._limits.first_token_s, "remote.first_token_s"
         rest, count = b"", 0
-        pieces = response.aiter_raw()
-        while True:
-            try:
-                async with asyncio.timeout(limit_s):
-                    piece = await anext(pieces)
-            except StopAsyncIteration:
-                break
-            except TimeoutError as error:
-                raise self._too_slow(f"nothing came after {count} pieces", name, limit_s) from error
-            except httpx.TransportError as error:
-                raise self._cut(count, error) from error
-            limit_s, name = self._limits.silence_s, "remote.silence_s"
-            *lines, rest = (rest + piece).split(b"\n")
-            if len(rest) > _LONGEST_EVENT_BYTES:
-                raise self._nonsense("an event of its answer", rest[:_QUOTED_CHARS].decode("utf-8", "replace"))
-            for line in lines:
-                if not line.startswith(b"data:"):
-                    continue  # comments that keep the connection, names of events, blanks
-                data = line[5:].strip()
-                if data == b"[DONE]":
-                    return
-                count += 1
-                yield self._event(data)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        pieces = aiter(response.stream)  # aiter_raw does no more than count bytes
+        with closing(Waits()) as waits:
+            while True:
+                try:
+                    piece = await waits.limited(anext(pieces), limit_s)
+                except StopAsyncIteration:
+                    break
+                except TimeoutError as error:
+                    raise self._too_slow(f"nothing came after {count} pieces", name, limit_s) from error
+                except httpx.TransportError as error:
+                    raise self._cut(count, error) from error
+                limit_s, name = self._limits.silence_s, "remote.silence_s"
+                *lines, rest = (rest + piece).split(b"\n")
+                if len(rest) > _LONGEST_EVENT_BYTES:
+                    raise self._nonsense("an event of its answer", rest[:_QUOTED_CHARS].decode("utf-8", "replace"))
+                for line in lines:
+                    if not line.startswith(b"data:"):
+                        continue  # comments that keep the connection, names of events, blanks
+                    data = line[5:].strip()
+                    if data == b"[DONE]":
+                        return
+                    count += 1
+                    yield self._event(data)
         raise self._cut(count, None)
 
     def _event(self, data: bytes) -> Mapping[str, Any]:

@@ -68,6 +68,8 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT)
         self._is_over = False
+        self._is_dry = False
+        """Whether nothing can be made of what has come: only more bytes help."""
 
     @property
     def is_fresh(self) -> bool:
@@ -98,6 +100,7 @@ class _Connection:
             while not self._is_over:
                 event = self._http.next_event() if parts else await self._event()
                 if event is h11.NEED_DATA:
+                    self._is_dry = True
                     break
                 if isinstance(event, h11.Data):
                     parts.append(bytes(event.data))
@@ -106,8 +109,9 @@ class _Connection:
         return b"".join(parts)
 
     async def _event(self) -> object:
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while self._is_dry or (event := self._http.next_event()) is h11.NEED_DATA:
             self._http.receive_data(await self._reader.read(_READ_BYTES))
+            self._is_dry = False
         return event
 
     def is_ready_again(self) -> bool:
@@ -118,7 +122,7 @@ class _Connection:
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE or not self.is_fresh:
             return False
         self._http.start_next_cycle()
-        self._is_over = False
+        self._is_over = self._is_dry = False
         return True
 
     def close(self) -> None:
