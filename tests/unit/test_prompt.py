@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
 
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.trajectory.message import Message, Role, ToolCall, chain_all
 from akashic_daemon.trajectory.prompt import Prompt, PromptBuilder
 from akashic_daemon.trajectory.template import ChatTemplate
 from akashic_daemon.types import ChainDigest
@@ -160,6 +161,25 @@ def test_a_history_far_over_the_window_is_known_by_its_length_alone() -> None:
 def test_a_history_that_may_fit_is_not_refused_by_its_length(turns: int) -> None:
     whole = len(builder().build(history(turns)).tokens)
     assert builder().far_over(history(turns), limit_tokens=whole) is None
+
+
+def test_tools_and_calls_far_over_the_window_are_known_by_their_length_too() -> None:
+    cut: list[int] = []
+
+    def counting(text: str) -> list[int]:
+        cut.append(len(text))
+        return list(text.encode())
+
+    source = ENGINE.model.chat_template
+    assert source is not None
+    made = PromptBuilder(ChatTemplate(source, bos="", eos=""), counting, bos=(), spell=spell)
+    tools = [{"type": "function", "function": {"name": f"f{n}", "description": "d" * 1000}} for n in range(1000)]
+    calls = (ToolCall("c", "f", json.dumps({"a": "x" * 1_000_000})),)
+    called = [*history(1), Message(Role.ASSISTANT, "", tool_calls=calls)]
+    for messages, shown in ((history(1), tools), (called, [])):
+        assert (made.far_over(messages, limit_tokens=1000, tools=shown) or 0) > 1000
+        assert sum(cut) < 200_000, "it was cut to its end"
+        cut.clear()
 
 
 def test_ten_thousand_empty_messages_are_far_over_a_small_window() -> None:

@@ -7,6 +7,7 @@ if they spell its text with this model: they may have been sampled by another on
 
 from __future__ import annotations
 
+import json
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -130,7 +131,7 @@ class PromptBuilder:
         self, messages: Sequence[Message], *, limit_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> int | None:
         """Return how many tokens a conversation surely has that is far over a limit; None for one that may fit."""
-        chars = sum(len(m.content) for m in messages)
+        chars = sum(map(_chars_of, messages)) + (len(json.dumps(list(tools), default=str)) if tools else 0)
         if chars // _CHARS_OF_A_SUSPECT + 2 * len(messages) < 2 * limit_tokens:
             return None
         return tokens_at_least(self._tokenize, self.text(messages, tools=tools), limit_tokens)
@@ -276,6 +277,10 @@ class PromptBuilder:
             while len(self._tokens_of) > _CACHED_TEXTS:
                 self._tokens_of.popitem(last=False)
         return known
+
+
+def _chars_of(message: Message) -> int:
+    return len(message.content) + len(message.thinking or "") + sum(len(call.arguments) for call in message.tool_calls)
 
 
 def tokens_at_least(tokenize: Callable[[str], Sequence[int]], text: str, limit_tokens: int) -> int | None:
