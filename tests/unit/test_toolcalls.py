@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -229,6 +230,21 @@ def test_what_a_grammar_cannot_say_is_noted_and_refused_when_strict() -> None:
     tool["function"]["strict"] = True  # type: ignore[index]
     with pytest.raises(BadRequest, match=r"uniqueItems|minProperties"):
         answer_form(HERMES, [tool])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_said"),
+    [
+        ("^(a*)*$", False), ("((((a*)*)*)*)*b", False), ("^(a?|b)+$", False), ("^(|a){2,}$", False), ("^(a*b?)*c$", False),
+        ("^(a+)+$", True), ("^(a*)?$", True), ("^(a?){0,3}$", True), ("^(a*b)*$", True), ("^(a|bc?)+$", True),
+    ],
+)  # fmt: skip
+def test_an_endless_count_of_nothing_in_a_pattern_is_noted_and_the_request_goes_on(pattern: str, is_said: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}, "required": ["a"]}
+    form = answer_form(HERMES, [], json_schema=schema)
+    assert bool(form.notes) != is_said
+    grammar = Grammar(form.grammar or "")
+    assert grammar.start().after('{"a":"ab"}').may_end == (not is_said or re.search(pattern, "ab") is not None)
 
 
 @pytest.mark.parametrize(

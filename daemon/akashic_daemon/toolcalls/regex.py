@@ -40,6 +40,8 @@ class _Reader:
         self._pattern = pattern
         self._at = 0
         self._depth = 0
+        self._may_be_empty = False
+        """Whether what was read last may match nothing."""
 
     def read(self) -> str:
         body = self._alternatives(is_top=True)
@@ -65,14 +67,18 @@ class _Reader:
 
     def _alternatives(self, *, is_top: bool = False) -> str:
         out = [self._sequence(is_top=is_top)]
+        may_be_empty = self._may_be_empty
         while self._takes("|"):
             out.append(self._sequence(is_top=is_top))
+            may_be_empty = may_be_empty or self._may_be_empty
+        self._may_be_empty = may_be_empty
         return either(out)
 
     def _sequence(self, *, is_top: bool) -> str:
         parts: list[str] = []
         starts = is_top and self._takes("^")
         ends = False
+        may_be_empty = True
         while self._peek() not in ("", "|", ")"):
             if is_top and self._peek() == "$":
                 self._at += 1
@@ -81,6 +87,8 @@ class _Reader:
                     raise UnknownRegex("$ within it")
                 break
             parts.append(self._repeated(self._atom()))
+            may_be_empty = may_be_empty and self._may_be_empty
+        self._may_be_empty = may_be_empty
         if is_top:
             parts = [*([] if starts else [_ANYTHING]), *parts, *([] if ends else [_ANYTHING])]
         return "( " + " ".join(parts) + " )" if parts else '""'
@@ -89,6 +97,7 @@ class _Reader:
         char = self._next()
         if char == "(":
             return self._group()
+        self._may_be_empty = False
         if char == "[":
             return _chars(self._set())
         if char == ".":
@@ -122,7 +131,7 @@ class _Reader:
         char = self._peek()
         if char in ("*", "+", "?") and char:
             self._at += 1
-            times = char
+            times, is_endless, least = char, char != "?", int(char == "+")
         elif char == "{":
             end = self._pattern.find("}", self._at)
             low, comma, high = self._pattern[self._at + 1 : end].partition(",") if end > 0 else ("", "", "")
@@ -131,9 +140,12 @@ class _Reader:
             self._at = end + 1
             if max(int(low), int(high or 0)) > _MOST_REPEATS or (high and int(high) < int(low)):
                 raise UnknownRegex(f"a count over {_MOST_REPEATS}, or upside down")
-            times = f"{{{int(low)}{comma}{high}}}"
+            times, is_endless, least = f"{{{int(low)}{comma}{high}}}", bool(comma and not high), int(low)
         else:
             return atom
+        if is_endless and self._may_be_empty:
+            raise UnknownRegex("an endless count of what may be nothing")
+        self._may_be_empty = self._may_be_empty or not least
         self._takes("?")  # a lazy count matches the same texts
         if self._peek() in ("+", "*", "{") and self._peek():
             raise UnknownRegex("a count of a count")
