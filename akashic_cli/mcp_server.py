@@ -83,7 +83,7 @@ class Tools:
         if wanted := namespace or self._namespace:
             body["namespace"] = wanted
         with self._daemon() as client:
-            done = Remembered.model_validate(client.post("/memory/turns", body))
+            done = Remembered.model_validate(client.long("POST", "/memory/turns", "adding to memory", body=body))
         if not done.turns:
             return "Nothing was stored: the text is what memory itself had said."
         return f"{'Remembered' if done.new else 'Known already'} in {done.namespace} as {', '.join(done.turns)}."

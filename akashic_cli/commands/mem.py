@@ -98,7 +98,8 @@ def search(
     body = request.model_dump(exclude_none=True) | ({"namespaces": namespaces} if namespaces else {})
     client, _ = connect(autostart=not no_autostart)
     with client:
-        found = SearchResult.model_validate(client.post("/memory/search", body))
+        # A model that ranks may take a minute.
+        found = SearchResult.model_validate(client.long("POST", "/memory/search", "searching memory", body=body))
         stats = None if found.found or as_json else MemoryStats.model_validate(client.get("/memory"))
     _show(as_json, found.model_dump(), lambda: print_found(found.found, explain=explain))
     if found.note:
@@ -137,7 +138,8 @@ def add(
         body["namespace"] = namespace
     client, _ = connect(autostart=not no_autostart)
     with client:
-        done = Remembered.model_validate(client.post("/memory/turns", body))
+        # Megabytes take a while on a busy machine, and what was given up on would be in all the same.
+        done = Remembered.model_validate(client.long("POST", "/memory/turns", "adding to memory", body=body))
     _show(as_json, done.model_dump(exclude={"kind", "error"}), lambda: print("\n".join(done.turns)))
     if not as_json:
         say(f"{'remembered' if done.new else 'known already'} in {done.namespace}")

@@ -110,9 +110,15 @@ def _of_facts(outcome: Outcome, task: Task) -> dict[int, str]:
 
 
 async def measure(
-    model: Recorded, conversations: Sequence[corpus.Conversation], memory: Memory, most: int | None
+    model: Recorded,
+    conversations: Sequence[corpus.Conversation],
+    memory: Memory,
+    *,
+    most: int | None,
+    limit_s: float,
 ) -> dict[str, Any]:
-    """Compact the conversations' chunks, and ask their questions."""
+    """Compact the conversations' chunks until the time is over, and ask the questions about those that were."""
+    until_s = time.monotonic() + limit_s
     compactor, counts = ModelCompactor(model, limit_s=PATIENCE_S), Counts()
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in (RAW, WORTH, MODEL)}
     found = {name: after_compaction.Found() for name in figures}
@@ -122,6 +128,8 @@ async def measure(
         chunks.seal(memory, conversation.name)
         left: dict[str, dict[str, str]] = {name: {} for name in figures}
         for chunk in memory.store.waiting_chunks(limit=100_000)[:most]:
+            if time.monotonic() > until_s:
+                break
             task = reconcile.prepare(memory, chunk.id)
             texts = {WORTH: lines.left(task, []), MODEL: await compacted(compactor, model, task, counts)}
             reconcile.store(memory, task, task.extractive)
@@ -130,7 +138,8 @@ async def measure(
                     left[RAW][origin.reference] = turn.text
                     for name, of_chunk in texts.items():
                         left[name][origin.reference] = of_chunk.get(number, "")
-        _add(conversation, left, figures, found, memory)
+        if left[RAW]:
+            _add(conversation, left, figures, found, memory)
     rows = {
         name: {**{key: round(statistics.fmean(values), 4) for key, values in own.items()}, **found[name].row()}
         for name, own in figures.items()
@@ -190,7 +199,9 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             return await measure(
                 Recorded(RemoteModel(options.url, options.model)), conversations, memory, options.chunks
             )
-        settings = load(folder / "config.toml", env={}, flags={"memory.compactor": "model"})
+        settings = load(
+            folder / "config.toml", env={}, flags={"memory.compactor": "model", **_threads(options.threads)}
+        )
         service = Service(settings, find_paths({"AKASHIC_HOME": str(folder)}))
         await service.start()
         try:
@@ -199,11 +210,16 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     raise SystemExit(f"the model can't be loaded: {engine.detail}")
                 await asyncio.sleep(0.1)
             assert service.memory._model is not None
-            return await measure(Recorded(service.memory._model), conversations, memory, options.chunks)
+            model = Recorded(service.memory._model)
+            return await measure(model, conversations, memory, most=options.chunks, limit_s=options.seconds)
         finally:
             await service.stop()
     finally:
         store.close()
+
+
+def _threads(count: int | None) -> dict[str, Any]:
+    return {} if count is None else {"schedule.threads": count}
 
 
 def main() -> None:
@@ -213,6 +229,8 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=1)
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--chunks", type=int, help="only so many of each conversation")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further chunk after so long")
+    parser.add_argument("--threads", type=int, help="of the loaded model; 1 on a machine that is busy")
     parser.add_argument("--url")
     parser.add_argument("--model", default="")
     with tempfile.TemporaryDirectory(prefix="ak-") as folder:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -48,10 +50,23 @@ def text(result: Any) -> str:
 async def test_the_tools_say_what_they_do_and_which_remove(home: Path) -> None:
     async with client(home) as asked:
         tools = {tool.name: tool for tool in (await asked.list_tools()).tools}
+        instructions = asked.instructions or ""
     assert set(tools) == {"memory_search", "memory_add", "memory_forget", "session_list", "session_show"}
     assert all(tool.description for tool in tools.values())
     assert [name for name, tool in tools.items() if tool.annotations.destructive_hint] == ["memory_forget"]
     assert all(field.get("description") for t in tools.values() for field in t.input_schema["properties"].values())
+    # Clients hand a tool on as it is, some to APIs that refuse what these leave out, and cut long descriptions.
+    assert 0 < len(instructions) < 2000
+    for tool in tools.values():
+        schema = tool.input_schema
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,50}", tool.name)
+        assert len(tool.description) < 1000
+        assert schema["type"] == "object"
+        assert not {"anyOf", "oneOf", "allOf", "$ref", "$defs"} & schema.keys()
+        assert set(schema.get("required", ())) <= schema["properties"].keys()
+        assert "$ref" not in json.dumps(schema)
+        assert tool.output_schema is None  # what it answers is text
+        assert tool.annotations.open_world_hint is False
 
 
 @awaited
@@ -70,6 +85,26 @@ async def test_what_is_added_is_found_and_forgotten_after_a_dry_run(home: Path) 
         assert "mangoes" in text(await asked.call_tool("memory_search", {"query": "parrot"}))
         assert "1 turns are gone" in text(await asked.call_tool("memory_forget", {"ids": [turn], "confirm": True}))
         assert "nothing" in text(await asked.call_tool("memory_search", {"query": "parrot"}))
+
+
+@awaited
+async def test_long_answers_stay_within_what_clients_take_and_say_what_is_left_out(home: Path) -> None:
+    turns = [{"text": f"Herons of pond {n}: " + f"heron{n} " * 400} for n in range(60)]
+    with on_socket(find_paths({"AKASHIC_HOME": str(home)})) as native:
+        body = {"turns": turns, "namespace": "project:ponds", "source": "ponds"}
+        native.post("/akashic/v1/memory/turns", json=body).raise_for_status()
+    async with client(home) as asked:
+        found = text(
+            await asked.call_tool(
+                "memory_search", {"query": "herons of ponds", "limit": 60, "namespaces": ["project:ponds"]}
+            )
+        )
+        few = text(await asked.call_tool("memory_search", {"query": "herons", "namespaces": ["project:none"]}))
+    assert 40_000 < len(found) < 62_000
+    assert "more; ask for fewer" in found
+    assert CLOSING in found
+    assert few.startswith("Memory has no project:none; it has ")
+    assert "project:ponds" in few
 
 
 @awaited
