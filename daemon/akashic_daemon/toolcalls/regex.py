@@ -10,6 +10,8 @@ from akashic_daemon.toolcalls.gbnf import PLAIN, char_class, either, literal, wi
 
 _MOST_CHARS = 2000
 _MOST_REPEATS = 500
+_MOST_PARTS = 2000
+"""llama.cpp writes counts out, and refuses what becomes larger."""
 _LAST = 0x10FFFF
 _DIGITS = [(0x30, 0x39)]
 _WORD = [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
@@ -42,6 +44,8 @@ class _Reader:
         self._depth = 0
         self._may_be_empty = False
         """Whether what was read last may match nothing."""
+        self._parts = 0
+        """How many characters it has when its counts are written out."""
 
     def read(self) -> str:
         body = self._alternatives(is_top=True)
@@ -67,18 +71,18 @@ class _Reader:
 
     def _alternatives(self, *, is_top: bool = False) -> str:
         out = [self._sequence(is_top=is_top)]
-        may_be_empty = self._may_be_empty
+        may_be_empty, size = self._may_be_empty, self._parts
         while self._takes("|"):
             out.append(self._sequence(is_top=is_top))
-            may_be_empty = may_be_empty or self._may_be_empty
-        self._may_be_empty = may_be_empty
+            may_be_empty, size = may_be_empty or self._may_be_empty, size + self._parts
+        self._may_be_empty, self._parts = may_be_empty, size
         return either(out)
 
     def _sequence(self, *, is_top: bool) -> str:
         parts: list[str] = []
         starts = is_top and self._takes("^")
         ends = False
-        may_be_empty = True
+        may_be_empty, size = True, 0
         while self._peek() not in ("", "|", ")"):
             if is_top and self._peek() == "$":
                 self._at += 1
@@ -87,8 +91,8 @@ class _Reader:
                     raise UnknownRegex("$ within it")
                 break
             parts.append(self._repeated(self._atom()))
-            may_be_empty = may_be_empty and self._may_be_empty
-        self._may_be_empty = may_be_empty
+            may_be_empty, size = may_be_empty and self._may_be_empty, size + self._parts
+        self._may_be_empty, self._parts = may_be_empty, size
         if is_top:
             parts = [*([] if starts else [_ANYTHING]), *parts, *([] if ends else [_ANYTHING])]
         return "( " + " ".join(parts) + " )" if parts else '""'
@@ -97,7 +101,7 @@ class _Reader:
         char = self._next()
         if char == "(":
             return self._group()
-        self._may_be_empty = False
+        self._may_be_empty, self._parts = False, 1
         if char == "[":
             return _chars(self._set())
         if char == ".":
@@ -131,7 +135,8 @@ class _Reader:
         char = self._peek()
         if char in ("*", "+", "?") and char:
             self._at += 1
-            times, is_endless, least = char, char != "?", int(char == "+")
+            times, least, most = char, int(char == "+"), 1
+            is_count = char != "?"
         elif char == "{":
             end = self._pattern.find("}", self._at)
             low, comma, high = self._pattern[self._at + 1 : end].partition(",") if end > 0 else ("", "", "")
@@ -140,11 +145,15 @@ class _Reader:
             self._at = end + 1
             if max(int(low), int(high or 0)) > _MOST_REPEATS or (high and int(high) < int(low)):
                 raise UnknownRegex(f"a count over {_MOST_REPEATS}, or upside down")
-            times, is_endless, least = f"{{{int(low)}{comma}{high}}}", bool(comma and not high), int(low)
+            times, least, most = f"{{{int(low)}{comma}{high}}}", int(low), max(int(low), int(high or 1))
+            is_count = bool(comma) or most > 1
         else:
             return atom
-        if is_endless and self._may_be_empty:
-            raise UnknownRegex("an endless count of what may be nothing")
+        if is_count and self._may_be_empty:
+            raise UnknownRegex("a count of what may be nothing")
+        self._parts *= most
+        if self._parts > _MOST_PARTS:
+            raise UnknownRegex(f"counts of counts over {_MOST_PARTS}")
         self._may_be_empty = self._may_be_empty or not least
         self._takes("?")  # a lazy count matches the same texts
         if self._peek() in ("+", "*", "{") and self._peek():
