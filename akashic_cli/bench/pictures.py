@@ -36,8 +36,8 @@ def draw(record: Record) -> dict[str, Picture]:
 
 
 def _shown(measures: Sequence[Measure]) -> list[Measure]:
-    """Return the figures of the unit that most of them have, the first of equals."""
-    units = [measure.unit for measure in measures if measure.better != "neither"]
+    """Return the figures of the unit that most of them have, the first of equals; ratios of others aren't drawn."""
+    units = [measure.unit for measure in measures if measure.better != "neither" and measure.unit != "x"]
     if not units:
         return []
     unit = max(dict.fromkeys(units), key=units.count)

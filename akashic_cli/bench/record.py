@@ -2,7 +2,7 @@
 
 {"schema": 1, "id", "size", "status", "started_at", "version", "command", "machine", "inputs", "suites": [
 {"suite", "target", "status": done|failed|skipped|interrupted, "reason", "seconds", "measures": [
-{"name", "value", "unit", "better": lower|higher|neither, "samples": [...]}], "raw"}]}
+{"name", "value", "unit", "better": lower|higher|neither, "samples": [...], "goal"}], "raw"}]}
 """
 
 from __future__ import annotations
@@ -23,13 +23,24 @@ DONE, FAILED, SKIPPED, INTERRUPTED, RUNNING = "done", "failed", "skipped", "inte
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure, and what it is the middle of, where that was kept; two runs are compared by these samples."""
+    """A figure, and what it is the middle of, where that was kept; two runs are compared by these samples.
+
+    goal: what this project wants it to be at most or at least, by `better`.
+    """
 
     name: str
     value: float
     unit: str
     better: str = "neither"
     samples: tuple[float, ...] = ()
+    goal: float | None = None
+
+    @property
+    def meets_goal(self) -> bool | None:
+        """Whether the goal is met, None where there is none."""
+        if self.goal is None or self.better == "neither":
+            return None
+        return self.value <= self.goal if self.better == "lower" else self.value >= self.goal
 
 
 @dataclass(slots=True)
@@ -86,7 +97,9 @@ def from_json(values: Any, source: str) -> Record:
 
 def _measure(values: dict[str, Any]) -> Measure:
     samples = tuple(float(sample) for sample in values["samples"])
-    return Measure(values["name"], float(values["value"]), values["unit"], values["better"], samples)
+    return Measure(
+        values["name"], float(values["value"]), values["unit"], values["better"], samples, values.get("goal")
+    )
 
 
 def history_dir() -> Path:

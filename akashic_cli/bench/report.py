@@ -44,13 +44,18 @@ def _with_unit(value: float, unit: str) -> str:
         return duration(value)
     if unit in {"tokens", "runs"}:
         return f"{value:,.0f} {unit}"
+    if unit == "x":
+        return f"{value:.2f} x"
     if unit.startswith("of the"):
         return f"{100 * value:.1f} % {unit}"
     return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:,.4g} {unit}"
 
 
 def _sense(measure: Measure) -> str:
-    return {"lower": _LOWER, "higher": _HIGHER}.get(measure.better, "")
+    sense = {"lower": _LOWER, "higher": _HIGHER}.get(measure.better, "")
+    if measure.goal is None:
+        return sense
+    return f"{sense}; goal {_with_unit(measure.goal, measure.unit)}: {'met' if measure.meets_goal else 'not met'}"
 
 
 def _spread(measure: Measure) -> str:

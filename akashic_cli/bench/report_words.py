@@ -35,6 +35,8 @@ GLOSSARY = (
     ("tokens cached", "of prompts: known from before, so that nothing had to be computed"),
     ("output", "tokens written a second, all agents together"),
     ("latency", "from when an agent wanted an answer to its last token"),
+    ("x", "so many times; of two figures of this run, as the name says"),
+    ("goal", "what akashic's makers want the figure to be; those for agents are meant for recorded runs"),
     ("nats a token", "how surprised the model is by the recorded answer; 0.01 is little, 0.1 is much"),
     ("from - to (samples)", "the smallest and largest of the single measurements, and how many there were"),
 )

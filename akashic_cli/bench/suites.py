@@ -123,10 +123,13 @@ def _replay_measures(players: Sequence[Player], wall_s: float) -> list[Measure]:
     written = sum(t.measured.completion_tokens for t in turns)
     computed = tuple(float(t.measured.computed_tokens) for t in turns)
     unfinished = sum(player.stopped is not None for player in players)
+    new = sum(t.unique_new_tokens for t in turns)
+    ratio = [Measure("tokens computed over those of new text", sum(computed) / new, "x", "lower")] if new else []
     return [
         Measure("first token, median", median(later), "s", "lower", later),
         Measure("first token, p95", percentile(later, 0.95), "s", "lower"),
         Measure("tokens computed", sum(computed), "tokens", "lower", computed),
+        *ratio,
         Measure("tokens cached", float(sum(t.measured.cached_tokens for t in turns)), "tokens", "higher"),
         Measure("output", written / wall_s, "tok/s", "higher"),
         Measure("runs that broke off", float(unfinished), "runs", "lower"),
@@ -134,7 +137,7 @@ def _replay_measures(players: Sequence[Player], wall_s: float) -> list[Measure]:
 
 
 def _decode(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
-    from akashic_cli.bench.planning import validate
+    from akashic_cli.bench.planning import GOAL, validate
 
     seen = {"done": 0, "points": 1}
 
@@ -146,7 +149,7 @@ def _decode(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     result = validate(inputs.model, told, full=inputs.is_full, keep=False)
     measures = [Measure(row["what"], row["measured"], "tok/s", "higher") for row in result["here"]]
     if result["worst_held_out"] is not None:
-        measures.append(Measure("planner's worst error", result["worst_held_out"], "of the speed", "lower"))
+        measures.append(Measure("planner's worst error", result["worst_held_out"], "of the speed", "lower", goal=GOAL))
     return measures, result
 
 
@@ -190,9 +193,13 @@ def _fidelity(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found
         files = list(inputs.transcripts[: 11 if inputs.is_full else 1]) or _written(inputs, Path(folder))
         result = measure(files, keeps, inputs.model, told)
     measures = []
+    full = next(row["nll"] for row in result["summary"] if row["variant"] == "full")
     for row in result["summary"]:
         per_run = tuple(run["variants"][row["variant"]]["nll"] for run in result["runs"])
         measures.append(Measure(f"NLL, {row['variant']}", row["nll"], "nats a token", "lower", per_run))
+        if row["variant"] != "full":
+            over = row["nll"] - full
+            measures.append(Measure(f"NLL, {row['variant']}, more than full", over, "nats a token", "lower"))
         measures.append(Measure(f"tokens computed, {row['variant']}", float(row["computed_tokens"]), "tokens", "lower"))
     return measures, result
 
@@ -227,10 +234,14 @@ def _tiers(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
     suite.run()
     result = tier_samples.report(suite.result, plan.setup(), time.perf_counter() - started_s)
     measures = []
+    cold_s = next(row["first_token_s"] for row in result["summary"] if row["scenario"] == "cold")
     for row in result["summary"]:
         mine = [s for s in suite.result.samples if s.scenario == row["scenario"]]
         samples = tuple(s.measured.first_token_s for s in mine)
         measures.append(Measure(f"first token, {row['scenario']}", row["first_token_s"], "s", "lower", samples))
+        if row["scenario"] != "cold":
+            over = row["first_token_s"] / cold_s
+            measures.append(Measure(f"first token, {row['scenario']} over cold", over, "x", "lower"))
         measures.append(
             Measure(f"tokens computed, {row['scenario']}", float(row["computed_tokens"]), "tokens", "lower")
         )
@@ -238,6 +249,7 @@ def _tiers(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:
 
 
 def _agents(inputs: Inputs, peer: Target | None, progress: Progress) -> Found:
+    from akashic_cli.bench.agents.measures import measures
     from akashic_cli.bench.agents.strategies import needs_ours
     from akashic_cli.bench.agents.sweep import Sweep
 
@@ -256,7 +268,8 @@ def _agents(inputs: Inputs, peer: Target | None, progress: Progress) -> Found:
         sweep.run()
         if all(len(row["broken"]) == row["episodes"] for row in sweep.levels):
             raise AkashicError(f"playing agents: every episode broke off: {sweep.levels[0]['broken'][0]}")
-        return _agent_measures(sweep.report()), sweep.report()
+        result = sweep.report()
+        return measures(result, plan, played), result
 
     if peer is not None:
         return measured(peer)
@@ -283,20 +296,6 @@ def _agent_plan(inputs: Inputs) -> tuple[AgentPlan, list[Episode]]:
     policies = NAMES if full else ("none", "drop", "summarise")
     levels = (1, 2, 4, 8, 16) if full else (2,)
     return Plan(policies, levels, full, setting, Price(1.0, 0.1, 5.0), Objective()), played
-
-
-def _agent_measures(result: dict[str, Any]) -> list[Measure]:
-    measures = []
-    for row in result["levels"]:
-        if row["kind"] == "concurrency":
-            where = f"{row['policy']}, {row['level']} agents"
-            measures.append(Measure(f"cost, {where}", row["cost"], "computed tokens' worth", "lower"))
-            measures.append(Measure(f"output, {where}", row["output_tokens_per_s"], "tok/s", "higher"))
-            if row["latency_p95_s"] is not None:
-                measures.append(Measure(f"latency p95, {where}", row["latency_p95_s"], "s", "lower"))
-    for policy, rate in result["sustainable_per_min"].items():
-        measures.append(Measure(f"sustained, {policy}", rate or 0.0, "episodes a minute", "higher"))
-    return measures
 
 
 def _memory(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:

@@ -73,5 +73,5 @@ def test_suites_measure_our_daemon_and_keep_going_past_broken_peers(
     figures = {m["name"]: m["value"] for m in ended["replay", "akashic"]["measures"]}
     assert figures["tokens computed"] > 0
     assert figures["runs that broke off"] == 0
-    assert any(m["name"].startswith("decode at") for m in ended["decode", "akashic"]["measures"])
+    assert any(m["name"].startswith("decode after") for m in ended["decode", "akashic"]["measures"])
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []

@@ -77,6 +77,27 @@ def test_few_turns_of_a_run_are_read_when_that_is_asked(engine: LlamaCppEngine) 
     assert 0 < one < every
 
 
+def test_a_run_whose_time_is_over_counts_with_the_answers_that_every_policy_has_read(engine: LlamaCppEngine) -> None:
+    policies = {"keep-1": load("tool-rolling-drop:keep=1")}
+    whole = PolicyScorer(engine, policies, 99, lambda _: None).score([RUN])["runs"]["short"]
+    seen = set()
+    for pieces in range(0, 40, 3):
+        asked = 0
+
+        def is_over(most: int = pieces) -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > most
+
+        runs = PolicyScorer(engine, policies, 99, lambda _: None, is_over).score([RUN])["runs"]
+        for figures in runs.values():
+            assert figures["keep-1"]["tokens"] == figures["full"]["tokens"] <= whole["full"]["tokens"]
+        seen.add(runs["short"]["full"]["tokens"] if runs else 0)
+    assert 0 in seen
+    assert len(seen) > 2
+    assert max(seen) == whole["full"]["tokens"]
+
+
 def test_runs_that_never_fit_are_refused(engine: LlamaCppEngine) -> None:
     long = Run("long", (Message(Role.USER, "word " * 4000), Message(Role.ASSISTANT, "no")), 0)
     with pytest.raises(BadRequest, match="no answer"):

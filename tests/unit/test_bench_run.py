@@ -279,6 +279,32 @@ def test_a_report_puts_servers_beside_each_other_and_tells_a_stranger_what_it_is
     assert "busy" not in markdown(quiet)
 
 
+def test_ratios_are_not_drawn_beside_what_they_are_of() -> None:
+    pytest.importorskip("matplotlib")
+    made = record([0.5, 0.6, 0.7])
+    made.suites[0].measures += [Measure(f"ratio {n}", 0.75, "x", "lower") for n in range(3)]
+    (picture,) = draw(made).values()
+    assert picture.caption.startswith("s; ")
+
+
+def test_a_report_says_of_each_goal_whether_it_is_met() -> None:
+    made = record([0.5, 0.6, 0.7])
+    ratios = [Measure(f"ratio {n}", 0.75, "x", better, goal=0.72) for n, better in enumerate(("lower", "higher"))]
+    made.suites[0].measures += [*ratios, *(Measure(f"other {n}", 1.0, "x", "lower") for n in range(3))]
+    for text in (markdown(made), html(made, {})):
+        assert "0.75 x" in text
+        assert "less is better; goal 0.72 x: not met" in text
+        assert "more is better; goal 0.72 x: met" in text
+    again = records.from_json(json.loads(json.dumps(made.to_json())), "memory")
+    assert again == made
+    old = made.to_json()
+    for measure in old["suites"][0]["measures"]:
+        del measure["goal"]
+    assert all(m.goal is None for m in records.from_json(old, "memory").suites[0].measures), (
+        "runs that were kept before"
+    )
+
+
 def test_every_suite_tells_a_stranger_how_to_read_it() -> None:
     assert set(suites.SUITES) <= set(HOW_TO_READ)
 

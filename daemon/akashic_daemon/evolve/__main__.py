@@ -245,9 +245,17 @@ def _chosen_by_model(
         scorer.policies = {name: policies[name] for name in policies if name in {chosen, BASELINE, COMPANION}}
         held = _scored(scorer, parts["held_out"], deadline_s)
     if len(watched) < len(parts["watch"]):
-        tell({"note": f"a model chose by {len(watched)} of {len(parts['watch'])} runs: the time ended"})
+        tell(
+            {
+                "note": f"a model chose by {len(watched)} of {len(parts['watch'])} runs: the time ended, --minutes gives more"
+            }
+        )
     if len(held) < len(parts["held_out"]):
-        tell({"note": f"a model read {len(held)} of {len(parts['held_out'])} held-out runs before the time ended"})
+        tell(
+            {
+                "note": f"a model read {len(held)} of {len(parts['held_out'])} held-out runs before the time ended, --minutes gives more"
+            }
+        )
     return engine.model.name, chosen, held or None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from akashic_daemon.engine.base import FloatArray, ReadableEngine
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.fidelity.measure import divergence, log_softmax, surprise
-from akashic_daemon.fidelity.reader import PIECE_TOKENS, LogitsReader
+from akashic_daemon.fidelity.reader import PIECE_TOKENS, LogitsReader, TimeOver
 from akashic_daemon.fidelity.turns import Run, Turn, TurnCutter
 from akashic_daemon.program.path import Path
 from akashic_daemon.program.policy import Policy
@@ -39,6 +39,13 @@ class Sum:
         self.kl += 0.0 if found is full else divergence(full, found)
         self.agreed += int((full.argmax(axis=1) == found.argmax(axis=1)).sum())
 
+    def take(self, other: Sum) -> None:
+        """Take in what another sum has."""
+        self.tokens += other.tokens
+        self.nll += other.nll
+        self.kl += other.kl
+        self.agreed += other.agreed
+
     def figures(self) -> dict[str, Any]:
         """Return the means over all tokens."""
         return {
@@ -51,7 +58,10 @@ class Sum:
 
 @dataclass(slots=True)
 class PolicyScorer:
-    """Scores policies with one engine. most_turns: answers of a run that are read; fewer when `is_over` says so meanwhile."""
+    """Scores policies with one engine. most_turns: answers of a run that are read; fewer when `is_over` says so meanwhile.
+
+    All policies have read the same answers, so what is known of a run that was cut short is comparable.
+    """
 
     engine: ReadableEngine
     policies: Mapping[str, Policy]
@@ -60,38 +70,47 @@ class PolicyScorer:
     is_over: Callable[[], bool] = lambda: False
 
     def score(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """Return figures by run and policy, the full history among them. Raises BadRequest when no answer fits."""
+        """Return figures by run and policy, the full history among them; runs without a whole answer read are left out.
+
+        Raises BadRequest when no answer fits.
+        """
         cutter = TurnCutter(self.engine)
         window = self.engine.model.window_tokens
-        scored = {}
+        scored, any_fits = {}, False
         for run in runs:
             fitting = [turn for turn in cutter.turns(run) if len(turn.layout.tokens) <= window]
-            if fitting:
-                scored[run.name] = self._run(spread(fitting, self.most_turns))
+            any_fits |= bool(fitting)
+            if fitting and (found := self._run(spread(fitting, self.most_turns))) is not None:
+                scored[run.name] = found
                 self.tell({"scored": run.name})
-        if not scored:
+        if not any_fits:
             raise BadRequest(
                 f"measuring policies on {len(runs)} runs: no answer of them fits the window of {window:,} tokens",
                 hint="name shorter runs, or a model with a longer window",
             )
         return {"model": self.engine.model.name, "runs": scored}
 
-    def _run(self, turns: Sequence[Turn]) -> dict[str, Any]:
+    def _run(self, turns: Sequence[Turn]) -> dict[str, Any] | None:
         window = self.engine.model.window_tokens
         sums = {name: Sum() for name in (FULL, *self.policies)}
         longest = max(len(turn.layout.tokens) for turn in turns)
-        reader = LogitsReader(self.engine, (1 + len(self.policies)) * longest + 2 * PIECE_TOKENS)
-        for turn in turns:
-            # All policies have read the same answers at any time, so what is known so far is comparable.
-            if sums[FULL].tokens and self.is_over():
-                break
-            paths = {FULL: Path(turn.layout.tokens)} | {
-                name: compile_ops(turn.layout, rules=policy.bound(window)).path
-                for name, policy in self.policies.items()
-            }
-            score_answer(reader, turn, paths, sums)
-        reader.forget()
-        return {name: found.figures() for name, found in sums.items()}
+        cells = (1 + len(self.policies)) * longest + 2 * PIECE_TOKENS
+        reader = LogitsReader(self.engine, cells, self.is_over)
+        try:
+            for turn in turns:
+                paths = {FULL: Path(turn.layout.tokens)} | {
+                    name: compile_ops(turn.layout, rules=policy.bound(window)).path
+                    for name, policy in self.policies.items()
+                }
+                answer = {name: Sum() for name in sums}
+                score_answer(reader, turn, paths, answer)
+                for name, found in answer.items():
+                    sums[name].take(found)
+        except TimeOver:
+            pass
+        finally:
+            reader.forget()
+        return {name: found.figures() for name, found in sums.items()} if sums[FULL].tokens else None
 
 
 def score_answer(reader: LogitsReader, turn: Turn, paths: Mapping[str, Path], sums: Mapping[str, Sum]) -> None:

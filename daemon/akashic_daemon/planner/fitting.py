@@ -42,8 +42,8 @@ class Point:
     def __str__(self) -> str:
         if self.kind == "decode":
             each = "" if self.sequences == 1 else f", {self.sequences} sequences"
-            return f"decode at {self.history_tokens:,}{each}"
-        return f"prefill {self.new_tokens:,} after {self.history_tokens:,}"
+            return f"decode after {self.history_tokens:,} tokens{each}"
+        return f"prefill of {self.new_tokens:,} tokens after {self.history_tokens:,}"
 
 
 def fit(shape: ModelShape, base: Machine, points: Sequence[Point], kv_format: str) -> Machine:

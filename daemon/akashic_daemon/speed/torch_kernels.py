@@ -86,17 +86,18 @@ def _decode(watch: Stopwatch, context: int, copied: float) -> Iterator[Row]:
     )
     bounds = make_bounds(len(k), KV_HEADS, HEAD_DIM, dtype=k.dtype, device=device)
     update_bounds(bounds, k, torch.tensor([(n, 0, PAGE) for n in range(len(k))], dtype=torch.int32, device=device))
-    chosen = make_selection(1, KV_HEADS, len(views), top_k=BLOCKS, sink=SINK, recent=RECENT, device=device)
+    blocks = min(BLOCKS, max(1, len(views) // 4))
+    chosen = make_selection(1, KV_HEADS, len(views), top_k=blocks, sink=SINK, recent=RECENT, device=device)
 
     def sparse() -> None:
         block_select(
-            layer.query, bounds, views, start, position, layer.rope, chosen, top_k=BLOCKS, sink=SINK, recent=RECENT
+            layer.query, bounds, views, start, position, layer.rope, chosen, top_k=blocks, sink=SINK, recent=RECENT
         )
         paged_decode_selected(
             layer.query, k, v, chosen.views, chosen.count, position, layer.rope, workspace=room, after_choice=True
         )
 
-    yield _row(f"sparse decode, {BLOCKS} of {len(views):,} pages", watch.seconds(sparse), "SDPA", theirs)
+    yield _row(f"sparse decode, {blocks} of {len(views):,} pages", watch.seconds(sparse), "SDPA", theirs)
 
 
 def _prefill(watch: Stopwatch, tokens: int) -> Row:
