@@ -171,7 +171,7 @@ def driven() -> Iterator[None]:
         while True:
             loop._drain(0.0)
             if loop.busy:
-                loop._guarded_step()
+                loop._guard.run(loop._step)
             await asyncio.sleep(0)
 
     def start(loop: StepLoop) -> None:

@@ -31,6 +31,41 @@ class Cells(Protocol):
         """Add new cells with the saved KV at these position ranges, rotated where the position differs."""
 
 
+class Watched:
+    """The cells, and the first error by which who holds them became uncertain: no account of them may be believed then.
+
+    `save` and `load` that raise have changed nothing; of `share` and `release` nobody knows how far they came.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self.failed: Exception | None = None
+
+    def share(self, source: SequenceId, target: SequenceId, start: int, end: int) -> None:
+        """Share, and remember a failure."""
+        try:
+            self._cells.share(source, target, start, end)
+        except Exception as error:
+            self.failed = self.failed or error
+            raise
+
+    def release(self, sequence: SequenceId, start: int = 0, end: int = -1) -> None:
+        """Release, and remember a failure."""
+        try:
+            self._cells.release(sequence, start, end)
+        except Exception as error:
+            self.failed = self.failed or error
+            raise
+
+    def save(self, sequence: SequenceId, ranges: Sequence[Range]) -> Any:
+        """Copy out."""
+        return self._cells.save(sequence, ranges)
+
+    def load(self, saved: Any, sequence: SequenceId, ranges: Sequence[Range]) -> None:
+        """Add what was copied out."""
+        self._cells.load(saved, sequence, ranges)
+
+
 class Holdings:
     """`total` is the engine's number of cells."""
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from akashic_daemon.cache.compaction import compact
-from akashic_daemon.cache.holdings import Cells, Holdings
+from akashic_daemon.cache.holdings import Cells, Holdings, Watched
 from akashic_daemon.cache.keys import OpTable, marker_places, token_count
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.operations import NoRoom, Operations
@@ -57,7 +57,7 @@ class RadixIndex:
         keep_dropped: bool = True,
         ops: OpTable | None = None,
     ) -> None:
-        self._cells = cells
+        self._cells = cells = Watched(cells)
         self._holdings = Holdings(cells, cells_total)
         self._tree = Tree(self._holdings, sequences_total)
         self._reclaimer = Reclaimer(self._tree)
@@ -68,6 +68,11 @@ class RadixIndex:
         """Brings back what a lower tier has kept."""
 
     # -- what it knows -----------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> Exception | None:
+        """Why nothing here may be believed any more: the engine failed in the middle of sharing or releasing cells."""
+        return self._cells.failed
 
     @property
     def before_eviction(self) -> Callable[[], None]:

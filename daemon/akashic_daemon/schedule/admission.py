@@ -122,6 +122,11 @@ class Admission:
                 self._fail(request, error)
             except AkashicError as error:
                 self._fail(request, error)
+                if index.failed is not None:
+                    raise
+            except BaseException:
+                self.waiting.give_back(request)  # a bug: whoever meets it ends all requests, and must find this one
+                raise
 
     def _watch_memory(self, running: list[Request], index: RadixIndex) -> None:
         if self.waiting and self.limit.is_due():

@@ -14,7 +14,6 @@ import logging
 import queue
 import threading
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -28,6 +27,7 @@ from akashic_daemon.protocol.native import EngineStatus, SessionActivity
 from akashic_daemon.schedule.admission import Admission
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.fair_queue import WEIGHTS
+from akashic_daemon.schedule.guard import Guard, as_ours
 from akashic_daemon.schedule.inbox import Inbox, stopping
 from akashic_daemon.schedule.prefill_budget import PrefillBudget
 from akashic_daemon.schedule.report import activity, fill_status
@@ -75,6 +75,7 @@ class StepLoop:
         self._stopping = False
         self._interrupted = False
         """Whether the running step was told to end early."""
+        self._guard = Guard(self._begin_anew, lambda: self._index.failed if self._index is not None else None)
         self._thread = threading.Thread(target=self._run, name="akashic-engine", daemon=True)
 
     # -- called from any thread --------------------------------------------------------------------------------
@@ -183,46 +184,34 @@ class StepLoop:
     # -- the engine thread -------------------------------------------------------------------------------------
 
     def set_engine(self, factory: Callable[[], Engine] | None) -> None:
-        """Replace the engine; call through `call`, with nothing running. Raises what the factory raises."""
-        if self._engine is not None:
-            self.tiering.detach()
-            self._engine.close()
-            self._engine = self._index = None
-            self._admission.bind(None, None)
-            self._lives.bind(None, None)
+        """Replace the engine; call through `call`. Raises what the factory raises. Whatever runs or waits still is ended."""
+        self._lives.end_all(Cancelled("the model was replaced", hint="send the request again"))
+        self._put_away()
         if factory is not None:
             engine = factory()
             self._engine = engine
             index = self._empty_cache(engine)
             self.tiering.attach(engine, index)
 
+    def _put_away(self, *, copy_out: bool = True) -> None:
+        engine = self._engine
+        if engine is not None:
+            self._guard.survive(lambda: self.tiering.detach(copy_out=copy_out))
+            self._engine = self._index = None
+            self._admission.bind(None, None)
+            self._lives.bind(None, None)
+            self._guard.survive(engine.close)
+
     def _run(self) -> None:
         while not self._stopping:
-            self._drain(None if not self.busy else 0.0)
+            self._guard.run(lambda: self._drain(None if not self.busy else 0.0))
             if not self._stopping and self.busy:
-                self._guarded_step()
-        for request in list(self._running):
-            self._lives.finish(request, "cancelled")
-        for request in list(self._admission.waiting):
-            self._lives.end_badly(request, stopping())
+                self._guard.run(self._step)
+        self._guard.run(lambda: self._lives.end_all(stopping()))
         self._running.clear()
         self._admission.waiting.clear()
-        self.set_engine(None)
+        self._guard.run(lambda: self.set_engine(None))
         self._inbox.close()
-
-    def _guarded_step(self) -> None:
-        """Step; a bug of ours ends the requests with an error instead of leaving them to hang on a dead thread.
-
-        The border of the thread, hence the broad except: nothing else would tell anybody.
-        """
-        try:
-            self._step()
-        except Exception as error:
-            logger.exception("a step failed by a bug")
-            for request in self._all():
-                self._lives.end_badly(
-                    request, EngineError(f"an internal error in the step loop: {error!r}", hint="see the log")
-                )
 
     def _drain(self, wait_s: float | None) -> None:
         """Do what was asked for; without any, wait so long for it (None: as long as it takes), copying meanwhile."""
@@ -277,10 +266,16 @@ class StepLoop:
             self._settle()
             self._wait_for_reload()
             return
+        self._compute(plan, is_streaming=is_streaming)
+
+    def _compute(self, plan: list[tuple[Request, BatchItem]], *, is_streaming: bool) -> None:
+        assert self._engine is not None
+        assert self._index is not None
+        if self._index.failed is not None:
+            return  # nothing may be computed over cells that may be others than the index says
         items = [item for _, item in plan]
         started_s = time.monotonic()
         try:
-            assert self._engine is not None
             self._engine.decode(items)
         except EngineError as error:
             if self._deferred_tokens:
@@ -288,7 +283,7 @@ class StepLoop:
             elif self._interrupted:
                 self._interrupted = False  # nothing was added: whoever goes on is planned again
             else:
-                self._survive(error, [r for r, _ in plan])
+                self._survive(error, plan)
             return
         now_s = time.monotonic()
         self._last_step_s = now_s - started_s
@@ -320,13 +315,29 @@ class StepLoop:
             self._holes.closed(moved, time.monotonic() - started_s)
             self._counters.compactions_total += 1
 
-    def _begin_anew(self, error: EngineError, doing: str) -> None:
-        """Empty the cache: something of it isn't what the index says."""
-        assert self._engine is not None
+    def _begin_anew(self, error: AkashicError, doing: str, *, is_bug: bool = False) -> None:
+        """Empty the cache: something of it isn't what the index says. Who runs computes again, once; after a bug nobody does.
+
+        An engine that can't even do that is put away.
+        """
         logger.error("%s failed, so the KV cache is emptied: %s", doing, error)
-        for request in list(self._running):
-            self._lives.end_badly(request, error)
-        self._empty_cache(self._engine)
+        engine = self._engine
+        self._lives.bind(engine, None)  # the cells of those who run are gone: nothing of them is shared or copied out
+        self.tiering.abandon(r.promotion for r in self._running if r.promotion is not None)
+        sent_back = self._lives.send_back(error, is_bug=is_bug)
+        if engine is None:
+            return
+        try:
+            self._empty_cache(engine)
+        except Exception as broken:  # whatever it is, the engine can't be used any more
+            logger.exception("the KV cache can't be emptied, so the model is put away; the next request loads it again")
+            error = as_ours(broken)
+            for request in self._all():
+                self._lives.end_badly(request, error)
+            self._put_away(copy_out=False)
+            return
+        for request in sent_back:
+            self._lives.trail_anew(request)
 
     def _settle(self) -> None:
         """Have computed what was deferred for a step that came to nothing."""
@@ -361,10 +372,21 @@ class StepLoop:
         self.tiering.bind(index)
         return index
 
-    def _survive(self, error: EngineError, requests: list[Request]) -> None:
-        """Nothing of the batch was added: end only what was in it, and go on."""
-        logger.error("a step failed: %s", error)
-        for request in requests:
+    def _survive(self, error: EngineError, plan: list[tuple[Request, BatchItem]]) -> None:
+        """Nothing of the batch was added: end those who can't be computed alone either, and go on with the others."""
+        logger.error("a step of %d requests failed: %s", len(plan), error)
+        assert self._engine is not None
+        for request, item in plan:
+            if len(plan) > 1:
+                try:
+                    self._engine.decode([item])
+                except EngineError as again:
+                    error = again
+                else:
+                    self._lives.account(request, item, 0, time.monotonic())
+                    if self._index is None or self._index.failed is not None:
+                        return
+                    continue
             self._lives.end_badly(request, error)
 
     def _plan(self) -> list[tuple[Request, BatchItem]]:
@@ -432,6 +454,8 @@ class StepLoop:
             except (NoRoom, NoSequence):
                 raise
             except AkashicError as error:
+                if self._index.failed is not None:
+                    raise
                 self._lives.end_badly(request, error)  # an operation failed; the others go on
                 continue
             plan.append((request, item))
@@ -466,14 +490,7 @@ class StepLoop:
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of the queue; its cells become evictable."""
-        assert self._index is not None
         self._counters.preempted_total += 1
-        self._admission.end_reload(request)
-        if request.sequence is not None:
-            request.key = request.key[: request.prompt_key_length] + array("i", request.generated)
-            self._index.finish(request.sequence)
-        request.sequence, request.state, request.pending = None, State.QUEUED, None
-        self._running.remove(request)
-        self._admission.waiting.give_back(request)
+        self._lives.wait_again(request)
         self._admission.blocked = bool(self._running)
         logger.info("request %s waits again: the KV cache is full", request.id)

@@ -102,6 +102,8 @@ class Request:
     last_token_s: float = 0.0
     started: bool = False
     cancelled: bool = False
+    had_setback: bool = False
+    """Whether it computes again because the cache had to be emptied under it."""
     had_everything: bool = False
     """Whether it ran alone on an emptied cache already, because it lacked room."""
     finish_reason: FinishReason | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from akashic_daemon.cache.index import RadixIndex
 from akashic_daemon.engine.base import BatchItem, Engine
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, EngineError
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import FinishReason, Progress, TextDelta
 from akashic_daemon.schedule.report import log_end
@@ -103,10 +104,9 @@ class Running:
 
     def _release(self, request: Request) -> None:
         self.admission.end_reload(request)
-        if request.sequence is not None and self._index is not None:
+        if request.sequence is not None:
             self.cut(request, request.key_so_far(), is_final=True)
-            self._index.finish(request.sequence)
-            request.sequence = None
+            self.leave_cells(request)
         if request.trail is not None:
             self._tiering.end_trail(request.trail)
             request.trail = None
@@ -119,6 +119,57 @@ class Running:
             self.requests.remove(request)
         else:
             self.admission.waiting.remove(request)
+
+    def leave_cells(self, request: Request) -> None:
+        """Let a request's cells be idle. What the engine raises the index remembers, and the loop then empties the cache."""
+        sequence, request.sequence = request.sequence, None
+        if sequence is not None and self._index is not None and self._index.failed is None:
+            with suppress(EngineError):
+                self._index.finish(sequence)
+
+    def trail_anew(self, request: Request) -> None:
+        """Follow a request that was sent back from its beginning: what it computed is gone, and maybe was never copied."""
+        if request.trail is not None:
+            self._tiering.end_trail(request.trail)
+            request.trail = self._tiering.trail(request.session, request.route, request.key)
+
+    def wait_again(self, request: Request) -> None:
+        """Send a request that runs back to the head of the queue; its cells become idle."""
+        self.admission.end_reload(request)
+        if request.sequence is not None:
+            request.key = request.key[: request.prompt_key_length] + array("i", request.generated)
+            self.leave_cells(request)
+        request.state, request.pending = State.QUEUED, None
+        self.requests.remove(request)
+        self.admission.waiting.give_back(request)
+
+    def send_back(self, error: AkashicError, *, is_bug: bool) -> list[Request]:
+        """Let those who run wait again without their cells, and return them; end those for whom that was tried.
+
+        With nobody running, the one whose turn is next is taken to be concerned. After a bug of ours, all are ended.
+        """
+        waiting = self.admission.waiting
+        concerned = self.requests[::-1] or ([waiting.head] if waiting.head is not None else [])
+        sent_back: list[Request] = []
+        for request in [*self.requests, *waiting] if is_bug else concerned:
+            if is_bug or request.had_setback:
+                self.end_badly(request, error)
+                continue
+            request.had_setback = True
+            if request in self.requests:
+                self.wait_again(request)
+                told = "the engine failed in the middle, so it was computed again"
+                request.reuse.notes = [*request.reuse.notes, told]
+                sent_back.append(request)
+        self.admission.blocked = False
+        return sent_back
+
+    def end_all(self, error: AkashicError) -> None:
+        """End those who run as cancelled, with what they said, and those who wait by an error."""
+        for request in list(self.requests):
+            self.finish(request, "cancelled")
+        for request in list(self.admission.waiting):
+            self.end_badly(request, error)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request as it should end."""

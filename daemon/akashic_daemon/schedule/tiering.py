@@ -17,7 +17,7 @@ from akashic_daemon.cache.index import NoSequence, RadixIndex
 from akashic_daemon.cache.node import Lineage, Node
 from akashic_daemon.cache.restore import RestorePlan
 from akashic_daemon.engine.base import Engine
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, EngineError
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.path import Path
 from akashic_daemon.program.ranges import Ranges, intersect, size, subtract, union
@@ -151,21 +151,26 @@ class Tiering:
         self._exporter = Exporter(engine, index, catalogue, mover, settings.storage)
         self._promoter = Promoter(engine, index, catalogue, mover)
 
-    def abandon(self) -> None:
-        """Forget what was under way: the cells that it spoke of are gone."""
+    def abandon(self, promotions: Iterable[Promotion] = ()) -> None:
+        """Forget what was under way, these promotions too: the cells that it spoke of are gone."""
         if self._exporter is not None:
             self._exporter.forget_all()
-        self._end_warming()
+        for promotion in (*promotions, *([self._warming] if self._warming is not None else [])):
+            assert self._promoter is not None
+            self._promoter.abandon(promotion)
+        self._warming = None
         self._hints.clear()
 
-    def detach(self) -> None:
+    def detach(self, *, copy_out: bool = True) -> None:
         """Copy out what waits; the model is about to go."""
-        if self._exporter is not None:
-            self._end_warming()
-            self._exporter.flush(_FLUSH_S)
-            self._keep_costs(at_once=True)
-        self.abandon()
-        self._engine = self._index = self._exporter = self._promoter = self._catalogue = None
+        try:
+            if self._exporter is not None and copy_out:
+                self._end_warming()
+                self._exporter.flush(_FLUSH_S)
+                self._keep_costs(at_once=True)
+        finally:
+            self.abandon()
+            self._engine = self._index = self._exporter = self._promoter = self._catalogue = None
 
     @property
     def catalogue(self) -> Catalogue | None:
@@ -231,9 +236,10 @@ class Tiering:
             return self._promoter.advance(promotion, max(_LEAST_SLICE_S, self._left_s))
 
     def end_promotion(self, promotion: Promotion) -> None:
-        """Close a promotion, complete or not."""
+        """Close a promotion, complete or not. What the engine raises the index remembers."""
         assert self._promoter is not None
-        self._promoter.end(promotion)
+        with suppress(EngineError):
+            self._promoter.end(promotion)
 
     # -- copying out -------------------------------------------------------------------------------------------
 

@@ -203,26 +203,39 @@ class Exporter:
         if buffer is None or staging is None:
             return False
         job = self._jobs.popleft()
-        block, count = job.block, len(job.block.tokens)
-        with self._index.holding(job.key[: job.length], block.first, count) as sequence:
-            if sequence is None:
-                self._give_up(block, buffer, "evicted_before_copy")
-                return True
-            started_s = time.monotonic()
-            try:
-                size_bytes = self._engine.export_cells(
-                    sequence, block.position, block.position + count, buffer.view(staging.size_bytes), self._storage
-                )
-            except EngineError as error:
-                logger.error("copying the KV of %d tokens out of the engine: %s", count, error)
-                self._give_up(block, buffer, "export_failed")
-                return True
-        costs = self._mover.costs
-        if costs is not None:
-            costs.observe_export(size_bytes, time.monotonic() - started_s)
-        to_disk = self._is_worth_disk(block)
-        self._mover.submit_store(lambda: self._mover.store(block, buffer, size_bytes, job.group, to_disk=to_disk))
+        try:
+            size_bytes = self._export(job, buffer, staging.size_bytes)
+        except BaseException:
+            self._give_up(job.block, buffer, "export_failed")
+            raise
+        if size_bytes is None:
+            return True
+        to_disk = self._is_worth_disk(job.block)
+        self._mover.submit_store(lambda: self._mover.store(job.block, buffer, size_bytes, job.group, to_disk=to_disk))
         return True
+
+    def _export(self, job: _Job, buffer: Buffer, buffer_bytes: int) -> int | None:
+        """Copy a block into the buffer; return its size, None when it can't be: it was given up then."""
+        block, count = job.block, len(job.block.tokens)
+        size_bytes: int | None = None
+        reason = ""
+        with self._index.holding(job.key[: job.length], block.first, count) as sequence:
+            started_s = time.monotonic()
+            if sequence is None:
+                reason = "evicted_before_copy"
+            else:
+                try:
+                    size_bytes = self._engine.export_cells(
+                        sequence, block.position, block.position + count, buffer.view(buffer_bytes), self._storage
+                    )
+                except EngineError as error:
+                    logger.error("copying the KV of %d tokens out of the engine: %s", count, error)
+                    reason = "export_failed"
+        if size_bytes is None:
+            self._give_up(block, buffer, reason)
+        elif self._mover.costs is not None:
+            self._mover.costs.observe_export(size_bytes, time.monotonic() - started_s)
+        return size_bytes
 
     def _give_up(self, block: Block, buffer: Buffer, reason: str) -> None:
         block.is_moving = False

@@ -109,6 +109,13 @@ class Promoter:
 
     def end(self, promotion: Promotion) -> None:
         """Close a promotion, complete or not: what was imported stays, in an idle sequence."""
+        restoring = promotion.restoring
+        self.abandon(promotion)
+        if restoring is not None and self._index.failed is None:
+            self._index.restorer.end(restoring)
+
+    def abandon(self, promotion: Promotion) -> None:
+        """Close a promotion whose cells are gone with the whole cache."""
         incoming = self._mover.incoming
         for _, buffer, _ in promotion.sink.close():
             if buffer is not None and incoming is not None:
@@ -117,9 +124,7 @@ class Promoter:
         promotion.on_disk.clear()
         self._catalogue.unpin(p.block for p in promotion.pieces)
         promotion.pieces = []
-        if promotion.restoring is not None:
-            self._index.restorer.end(promotion.restoring)
-            promotion.restoring = None
+        promotion.restoring = None
 
     def _import_next(self, promotion: Promotion) -> bool:
         """Import a block, or several short ones; False when none is there yet."""
