@@ -289,19 +289,21 @@ class Generation:
         finally:
             if not ended:
                 self._loop.cancel(job.id)
+                self._host.keep()  # until it has ended, however often this task is cancelled meanwhile
                 await asyncio.shield(self._keep_cancelled(engine, turn, job, events))
 
     async def _keep_cancelled(
         self, engine: Engine, turn: _Turn, job: Request, events: asyncio.Queue[GenerationEvent | AkashicError]
     ) -> None:
         """Wait until a cancelled request has ended, and store what it had said."""
-        while True:
-            event = await events.get()
-            if isinstance(event, AkashicError):
-                return
+        try:
+            event: GenerationEvent | AkashicError | None = None
+            while not isinstance(event, Finished | AkashicError):
+                event = await events.get()
             if isinstance(event, Finished):
                 await self._record(engine, turn, job, event)
-                return
+        finally:
+            await self._host.release()
 
     async def _record(self, engine: Engine, turn: _Turn, job: Request, finished: Finished) -> None:
         messages, session = turn.request.messages, turn.session

@@ -14,8 +14,17 @@ from typing import TypeVar
 from akashic_daemon.answer_plan import says
 from akashic_daemon.config import Config
 from akashic_daemon.engine.base import Engine
+from akashic_daemon.engine.model_files import Files, files_now, have_changed
 from akashic_daemon.engine.vocabulary import Vocabulary
-from akashic_daemon.errors import AkashicError, ConfigError, EngineError, ModelError, NotFound, Unsupported
+from akashic_daemon.errors import (
+    AkashicError,
+    BadModelFile,
+    ConfigError,
+    EngineError,
+    ModelError,
+    NotFound,
+    Unsupported,
+)
 from akashic_daemon.protocol.native import EngineStatus
 from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.schedule.loop import StepLoop
@@ -157,6 +166,10 @@ class ModelHost:
         self._idle = asyncio.Condition(self._lock)
         self._waiting: deque[object] = deque()
         self._name: str | None = None
+        self._path: Path | None = None
+        self._files: Files = ()
+        """The loaded model's files as they were when it was loaded."""
+        self._loading: asyncio.Task[None] | None = None
         self._builder: PromptBuilder | AkashicError | None = None
         self.state = EngineStatus()
         self.warnings: list[str] = []
@@ -217,10 +230,9 @@ class ModelHost:
         async with self._idle:
             self._waiting.append(ticket)
             try:
-                while self._waiting[0] is not ticket or (self._name != model.name and self._users):
+                while self._waiting[0] is not ticket or (self._users and not self._has(model)):
                     await self._idle.wait()
-                if self._name != model.name:
-                    await self._load(model)
+                await self._have(model)
                 engine = self._loop.engine
                 if engine is None:
                     self._loop.check_open()
@@ -231,8 +243,29 @@ class ModelHost:
                 self._waiting.remove(ticket)
                 self._idle.notify_all()
 
+    def _has(self, model: KnownModel) -> bool:
+        """Tell if a model is loaded, from the files that it stands for now: a name may get others, and a file new weights."""
+        is_named = (self._name, self._path) == (model.name, model.path)
+        return is_named and self._loop.engine is not None and not have_changed(self._files)
+
+    async def _have(self, model: KnownModel) -> None:
+        """Load a model unless it is there. A load goes on to its end though who asked for it leaves: who asks again finds it."""
+        if self._loading is not None and not self._loading.done():
+            await asyncio.wait({self._loading})
+        if not self._has(model):
+            self._loading = asyncio.create_task(self._load(model))
+            self._loading.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # whoever waits raises it
+            await asyncio.shield(self._loading)
+
+    def keep(self) -> None:
+        """Begin another use of the loaded model; only while one lasts."""
+        assert self._users
+        self._users += 1
+
     async def release(self) -> None:
-        """End a use that `acquire` began."""
+        """End a use that `acquire` or `keep` began."""
         async with self._idle:
             self._users -= 1
             self._idle.notify_all()
@@ -290,14 +323,21 @@ class ModelHost:
         self._name, self._builder = None, None
         self.state = EngineStatus(model=model.name, state="loading", detail=str(model.path))
         logger.info("loading the model %s from %s", model.name, model.path)
+        files = files_now(model.path)
         try:
             await self.on_engine_thread(lambda: self._loop.set_engine(lambda: self._factory(model.name, model.path)))
+            if have_changed(files):
+                await self.on_engine_thread(lambda: self._loop.set_engine(None))
+                raise BadModelFile(
+                    f"loading the model {model.name}: {model.path} changed meanwhile", hint="send the request again"
+                )
+            self._loop.check_open()
         except AkashicError as error:
             self.state = EngineStatus(model=model.name, state="failed", detail=str(error))
             raise
         engine = self._loop.engine
         assert engine is not None
-        self._name = model.name
+        self._name, self._path, self._files = model.name, model.path, files
         self._builder = _make_builder(engine)
         self.warnings = list(getattr(engine, "warnings", []))
         self.state = EngineStatus(model=model.name, state="ready")

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from akashic_daemon.engine.gguf_header import GgufHeader, part_paths, read_header
 from akashic_daemon.engine.hf_folder import describe_folder, weight_files
-from akashic_daemon.errors import BadModelFile
+from akashic_daemon.errors import AkashicError, BadModelFile
 
 _SHOWN_CHARS = 300
+Files = tuple[tuple[str, int, int, int], ...]
+"""A model's files: path, size, time of the last change and inode of each."""
 
 
 def describe_model(path: Path) -> GgufHeader:
@@ -24,3 +26,24 @@ def describe_model(path: Path) -> GgufHeader:
 def files_of(path: Path) -> list[Path]:
     """Return the files whose bytes decide what the model computes. Raises BadModelFile when one lacks."""
     return [path / "config.json", *weight_files(path)] if path.is_dir() else part_paths(path)
+
+
+def files_now(path: Path) -> Files:
+    """Return a model's files as they are now, as far as they can be looked at."""
+    try:
+        return tuple(found for file in files_of(path) if (found := _as_it_is(file)) is not None)
+    except AkashicError:
+        return ()
+
+
+def have_changed(files: Files) -> bool:
+    """Tell if any of a model's files isn't as it was. One that is gone counts as the same: what was loaded of it is there."""
+    return any((now := _as_it_is(Path(file[0]))) is not None and now != file for file in files)
+
+
+def _as_it_is(file: Path) -> tuple[str, int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return str(file), found.st_size, found.st_mtime_ns, found.st_ino
