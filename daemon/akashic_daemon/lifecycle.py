@@ -37,20 +37,34 @@ _SHORTEST_TOKEN = 16
 
 @contextmanager
 def only_daemon(paths: Paths) -> Iterator[None]:
-    """Hold the home's lock. Raises DaemonRunning, naming the holder's pid."""
-    ensure_private_dir(paths.runtime_dir)
+    """Hold the home's lock, and the store's. Raises DaemonRunning, naming the holder's pid.
+
+    XDG_RUNTIME_DIR is set in a login session and not in a cron job: both find the same store, of which two would each
+    keep an own picture in memory.
+    """
+    own_hint = "`akashic daemon stop`, or set AKASHIC_HOME to another folder"
+    other_hint = (
+        f"end that one, or give XDG_RUNTIME_DIR the value that it has there; here it serves {paths.runtime_dir}"
+    )
+    with _held(paths.lock, own_hint), _held(paths.store_lock, other_hint):
+        yield
+
+
+@contextmanager
+def _held(path: Path, hint: str) -> Iterator[None]:
+    ensure_private_dir(path.parent)
     try:
-        descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise _unwritable("opening the lock", paths.lock, error) from error
+        raise _unwritable("opening the lock", path, error) from error
     try:
-        _lock(descriptor, paths)
+        _lock(descriptor, path, hint)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, paths: Paths) -> None:
+def _lock(descriptor: int, path: Path, hint: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
@@ -58,11 +72,11 @@ def _lock(descriptor: int, paths: Paths) -> None:
     except BlockingIOError as error:
         pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
         raise DaemonRunning(
-            f"a daemon (pid {pid}) already serves {paths.runtime_dir}",
-            hint="`akashic daemon stop`, or set AKASHIC_HOME to another folder",
+            f"a daemon (pid {pid}) already serves {path.parent}",
+            hint=hint,
         ) from error
     except OSError as error:
-        raise _unwritable("writing the pid into the lock", paths.lock, error) from error
+        raise _unwritable("writing the pid into the lock", path, error) from error
 
 
 def _unwritable(doing: str, path: Path, error: OSError) -> StoreUnwritable:

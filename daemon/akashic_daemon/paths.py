@@ -39,6 +39,11 @@ class Paths:
         return self.runtime_dir / "akashic.lock"
 
     @property
+    def store_lock(self) -> Path:
+        """Another one, beside the store: daemons whose runtime folders differ may have the same store."""
+        return self.store_dir / "akashic.lock"
+
+    @property
     def token_file(self) -> Path:
         """The bearer token for TCP clients, 0600."""
         return self.store_dir / "token"

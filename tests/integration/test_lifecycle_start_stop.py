@@ -62,6 +62,19 @@ def test_the_lock_is_held_once_names_its_holder_and_is_free_again(paths: Paths) 
         pass
 
 
+def test_two_daemons_never_have_one_store_though_their_runtime_folders_differ(tmp_path: Path) -> None:
+    """A login session has XDG_RUNTIME_DIR, a cron job hasn't."""
+    login = find_paths({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    cron = find_paths({"HOME": str(tmp_path)})
+    assert login.store_dir == cron.store_dir
+    with only_daemon(login):
+        with pytest.raises(DaemonRunning, match=f"pid {os.getpid()}.*{login.store_dir}") as caught, only_daemon(cron):
+            raise AssertionError("two have the store")
+        assert "XDG_RUNTIME_DIR" in (caught.value.hint or "")
+    with only_daemon(cron):
+        pass
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_named_when_the_lock_is_written(paths: Paths) -> None:
     ensure_private_dir(paths.runtime_dir)
