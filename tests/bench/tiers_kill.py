@@ -36,6 +36,8 @@ from fake_service import NEVER, fresh_answer, register
 
 ENTRY = Path(__file__).resolve().parents[1] / "serve_fake.py"
 ANSWER_TOKENS = 8
+START_LIMIT_S = 600.0
+"""Much, for a machine with other things to do: a daemon that ends is told at once."""
 TEXT = "the quick brown fox jumps over the lazy dog while it rains in the valley; "
 SETTINGS = """[cache]
 ram_bytes = "1MB"
@@ -49,13 +51,15 @@ def start(home: Path) -> subprocess.Popen[bytes]:
     env |= {"AKASHIC_HOME": str(home), "PYTHONPATH": os.pathsep.join([str(ENTRY.parent), *sys.path])}
     with (home / "daemon.log").open("ab") as log:
         process = subprocess.Popen([sys.executable, str(ENTRY)], env=env, stderr=log, stdout=log)
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
         with suppress(httpx.HTTPError), connect(home) as client:
             if client.get("/akashic/v1/status").json()["engine"]["state"] == "ready":
                 return process
         time.sleep(0.02)
-    raise SystemExit("the daemon didn't start; see " + str(home / "daemon.log"))
+    process.kill()
+    last = "\n".join((home / "daemon.log").read_text(errors="replace").splitlines()[-30:])
+    raise SystemExit(f"the daemon didn't start, status {process.wait()}; its last words:\n{last}")
 
 
 def connect(home: Path) -> httpx.Client:
@@ -114,6 +118,7 @@ def real_kills(kills: int, counts: Counter[str]) -> None:
                     load_until_killed(process, home, sessions, chance.uniform(0.3, 4.0))
                     counts["kills"] += 1
                     verify(home, counts)
+                    print(dict(counts), flush=True)
             finally:
                 process.kill() if number < kills else process.terminate()
                 process.wait()
