@@ -22,7 +22,7 @@ from akashic_daemon.engine.base import (
     SavedCells,
 )
 from akashic_daemon.engine.threads import LoadFollower
-from akashic_daemon.engine.torch_engine.attention import PagedAttention, Sparse
+from akashic_daemon.engine.torch_engine.attention import Sparse
 from akashic_daemon.engine.torch_engine.deferred import Deferred
 from akashic_daemon.engine.torch_engine.exported import CellExporter
 from akashic_daemon.engine.torch_engine.forward import Model
@@ -62,7 +62,7 @@ class TorchEngine:
         self._threads_set = 0
         self._graphs: DecodeGraphs | None = None
         self._on_gpu = loaded.kv.pool.device.type == "cuda"
-        if self._on_gpu and options.cuda_graphs and isinstance(self._attention, PagedAttention):
+        if self._on_gpu and options.cuda_graphs:
             self._graphs = DecodeGraphs(self._model, self._attention, vocabulary.size)
         self._logits: LastLogits | None = None
 

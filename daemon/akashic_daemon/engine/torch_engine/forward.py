@@ -34,23 +34,37 @@ class Model:
         self.weights = weights
         self._many = ManyRows(shape.norm_epsilon)
         self._few = FewRows(shape.norm_epsilon)
-        self._runs = _runs_of(weights.layers)
+        self._stages = _stages_of(weights.layers)
+        self.devices = tuple(device for device, _ in self._stages)
+        """Of each stage: neighbouring layers on one device."""
 
     def logits(
         self, attention: Attention, plan: Any, tokens: torch.Tensor, wanted: torch.Tensor | None
     ) -> torch.Tensor:
         """Compute rows of `tokens` and return the logits of the rows `wanted` (None: all), in the weights' type."""
-        x = self.weights.embedding[tokens]
-        math: LayerMath = self._few if serves_few(x) else self._many
-        for device, layers in self._runs:
+        x = self.embedded(tokens)
+        for stage, device in enumerate(self.devices):
             with computing_on(device):
-                x = x.to(device)
-                for number, layer in layers:
-                    seen = attention.run(number, self._heads(layer, math.qkv(layer, x)), plan)
-                    x = math.attended(layer, seen.reshape(len(x), -1), x)
-                    x = math.mlp(layer, x)
+                x = self.through(stage, attention, plan, x.to(device))
         with computing_on(x.device):
-            return math.head(self.weights, x if wanted is None else x[wanted.to(x.device)])
+            return self.head(x if wanted is None else x[wanted.to(x.device)])
+
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return what the first stage takes, on its device: [rows, width]."""
+        return self.weights.embedding[tokens]
+
+    def through(self, stage: int, attention: Attention, plan: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return what a stage makes of rows that are on its device, where torch must stand too."""
+        math: LayerMath = self._few if serves_few(x) else self._many
+        for number, layer in self._stages[stage][1]:
+            seen = attention.run(number, self._heads(layer, math.qkv(layer, x)), plan)
+            x = math.attended(layer, seen.reshape(len(x), -1), x)
+            x = math.mlp(layer, x)
+        return x
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of rows that the last stage made."""
+        return (self._few if serves_few(x) else self._many).head(self.weights, x)
 
     def _heads(self, layer: Layer, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         shape = self.shape
@@ -61,7 +75,7 @@ class Model:
         return q, k, v
 
 
-def _runs_of(layers: Sequence[Layer]) -> list[tuple[torch.device, list[tuple[int, Layer]]]]:
+def _stages_of(layers: Sequence[Layer]) -> list[tuple[torch.device, list[tuple[int, Layer]]]]:
     """Return the devices in order, each with its layers and their numbers."""
-    runs = groupby(enumerate(layers), key=lambda numbered: numbered[1].attention_norm.device)
-    return [(device, list(numbered)) for device, numbered in runs]
+    stages = groupby(enumerate(layers), key=lambda numbered: numbered[1].attention_norm.device)
+    return [(device, list(numbered)) for device, numbered in stages]

@@ -1,11 +1,12 @@
 """Decode steps as CUDA graphs: one a batch size, replayed with new tables, so that no kernel waits for the host.
 
-A graph reads its tokens, slots, positions and views from one buffer, which one copy fills, and ends by writing each row's
+Where layers stand on several devices, each has a graph of its own, and the rows are copied from each to the next. A graph reads its tokens, slots, positions and views from one buffer, which one copy fills, and ends by writing each row's
 likeliest token where the host reads it. Rows that pad a batch write nowhere and see nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import torch
 
 from akashic_daemon.engine.torch_engine.attention import DecodePlan, PagedAttention
-from akashic_daemon.engine.torch_engine.forward import Model
+from akashic_daemon.engine.torch_engine.forward import Model, computing_on
 from akashic_daemon.engine.torch_engine.last_logits import Best
+from akashic_daemon.engine.torch_engine.split import SplitAttention
 from akashic_daemon.engine.torch_engine.step import Step
 from akashic_daemon.engine.torch_engine.views import Longs
 from akashic_kernels.row_best import make_row_best, row_best
@@ -74,27 +76,29 @@ class DecodeGraphs:
     Choosing among views costs by how many there may be, so sparse ones are made anew where views double.
     """
 
-    def __init__(self, model: Model, attention: PagedAttention, vocabulary_size: int) -> None:
+    def __init__(self, model: Model, attention: PagedAttention | SplitAttention, vocabulary_size: int) -> None:
         self._model = model
         self._attention = attention
+        self._parts = attention.parts if isinstance(attention, SplitAttention) else [attention]
         self._vocabulary_size = vocabulary_size
-        pages = attention.pool.shape.pages
+        pages = self._parts[0].pool.shape.pages
         self._most_views = min(_MOST_VIEWS, max(_LEAST_VIEWS, 1 << (2 * pages - 1).bit_length()))
         self._graphs: dict[tuple[int, int], _Graph] = {}
 
     def serves(self, step: Step) -> bool:
         """Tell if a step is of single tokens, and not larger than graphs are made for."""
         views = sum(len(s.views) for s in step.segments)
-        return self._attention.records(step) and len(step.segments) <= BATCHES[-1] and views <= self._most_views
+        fits = len(step.segments) <= BATCHES[-1] and views <= self._most_views
+        return all(part.records(step) for part in self._parts) and fits
 
     def run(self, step: Step) -> tuple[torch.Tensor, Best]:
         """Start a step and return its logits [items, vocabulary], valid until the next run, and a wait for the best."""
-        cells = self._attention.slots(step)
+        cells = [part.slots(step) for part in self._parts]
         batch = next(size for size in BATCHES if size >= len(step.segments))
         made = (batch, self._room(step))
         if made not in self._graphs:
-            self._graphs[made] = _Graph(self._model, self._attention, *made, self._vocabulary_size)
-        return self._graphs[made].run(step, cells, self._attention.pool.page_tokens)
+            self._graphs[made] = _Graph(self._model, self._attention, self._parts, *made, self._vocabulary_size)
+        return self._graphs[made].run(step, cells, self._parts[0].pool.page_tokens)
 
     def _room(self, step: Step) -> int:
         if self._attention.sparse is None:
@@ -104,40 +108,79 @@ class DecodeGraphs:
 
 
 class _Graph:
-    def __init__(self, model: Model, attention: PagedAttention, batch: int, views: int, vocabulary_size: int) -> None:
-        device = attention.pool.device
-        self._tables = _Tables.make(batch, views, device)
-        self._best = make_row_best(batch, device, on_host=True)
+    def __init__(
+        self,
+        model: Model,
+        attention: PagedAttention | SplitAttention,
+        parts: list[PagedAttention],
+        batch: int,
+        views: int,
+        vocabulary_size: int,
+    ) -> None:
+        self._devices = model.devices
+        self._tables = [_Tables.make(batch, views, part.pool.device) for part in parts]
+        self._best = make_row_best(batch, self._devices[-1], on_host=True)
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._tables.fill(None, np.empty(0, np.int64), 1)
-        tokens, slots, pages, positions, view_start, listed = _parts(self._tables.device, batch)
         # Kept: a graph knows addresses only, and doesn't keep what was allocated before it was recorded.
-        self._plan = DecodePlan(slots, pages, positions, listed, view_start, *attention.tables(batch, views))
-        self._graph = torch.cuda.CUDAGraph()
+        self._plans: list[DecodePlan] = []
+        for part, tables in zip(parts, self._tables, strict=True):
+            with computing_on(part.pool.device):
+                tables.fill(None, np.empty(0, np.int64), 1)
+                _, slots, pages, positions, view_start, listed = _parts(tables.device, batch)
+                room = part.tables(batch, views)
+                self._plans.append(DecodePlan(slots, pages, positions, listed, view_start, *room))
+        plan = self._plans if isinstance(attention, SplitAttention) else self._plans[0]
+        tokens = _parts(self._tables[0].device, batch)[0]
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._taken: list[torch.Tensor] = []
+        """What each stage takes; the first one takes tokens."""
+        self._made: list[torch.Tensor] = []
+        """What each stage makes; the last one makes logits."""
 
-        def compute() -> torch.Tensor:
+        def compute(stage: int) -> torch.Tensor:
+            x = self._taken[stage] if stage else model.embedded(tokens)
+            x = model.through(stage, attention, plan, x)
+            if stage < len(self._devices) - 1:
+                return x
             # Rows beyond the vocabulary only make the matrix a round size.
-            logits = model.logits(attention, self._plan, tokens, None)[:, :vocabulary_size]
+            logits = model.head(x)[:, :vocabulary_size]
             row_best(logits, self._best)
             return logits
 
+        for stage, device in enumerate(self._devices):
+            before = self._made[-1] if stage else tokens
+            self._taken.append(torch.zeros_like(before, device=device) if stage else before)
+            with computing_on(device):
+                self._record(partial(compute, stage), device)
+        with computing_on(self._devices[-1]):
+            self._done.record()
+
+    def _record(self, compute: Callable[[], torch.Tensor], device: torch.device) -> None:
         # Kernels are compiled, and libraries take their memory, before anything is recorded.
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
             compute()
         torch.cuda.current_stream(device).wait_stream(aside)
-        with torch.cuda.graph(self._graph):
-            self._logits = compute()
-        self._done.record()
+        self._graphs.append(torch.cuda.CUDAGraph())
+        # torch's own stream for recording is the first device's for ever.
+        with torch.cuda.graph(self._graphs[-1], stream=aside if len(self._devices) > 1 else None):
+            self._made.append(compute())
 
-    def run(self, step: Step, cells: Longs, page_tokens: int) -> tuple[torch.Tensor, Best]:
+    def run(self, step: Step, cells: list[Longs], page_tokens: int) -> tuple[torch.Tensor, Best]:
         self._done.synchronize()  # the step before this one reads the host's tables too
-        self._tables.fill(step, cells, page_tokens)
-        self._graph.replay()
-        self._done.record()
+        for tables, slots in zip(self._tables, cells, strict=True):
+            with computing_on(tables.device.device):
+                tables.fill(step, slots, page_tokens)
+        for stage, device in enumerate(self._devices):
+            with computing_on(device):
+                if stage:
+                    self._taken[stage].copy_(self._made[stage - 1], non_blocking=True)
+                self._graphs[stage].replay()
+                if stage == len(self._devices) - 1:
+                    self._done.record()
         count = len(step.segments)
-        return self._logits[:count], partial(self._wait, count)
+        return self._made[-1][:count], partial(self._wait, count)
 
     def _wait(self, count: int) -> tuple[list[float], list[int]]:
         self._done.synchronize()

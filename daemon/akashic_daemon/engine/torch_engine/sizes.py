@@ -77,8 +77,7 @@ def _divided(
     idle = [str(device) for device, count in zip(devices, counts, strict=True) if not count]
     if idle:
         warnings.append(f"{', '.join(idle)} has no room for one layer and its KV, and is left out")
-    told = "decode steps are no CUDA graphs there" if devices[0].type == "cuda" else "they compute one after another"
-    warnings.append(f"the layers stand on {len(runs)} devices ({described(runs)}); {told}")
+    warnings.append(f"the layers stand on {len(runs)} devices ({described(runs)}), which compute one after another")
     if window > cells:
         warnings.append(f"the window is {cells:,} of {window:,} tokens, to keep KV in memory")
     return Sized(runs, cells, min(window, cells))
