@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 POLL_INTERVAL_S = 0.05
 SHOWN_LOG_LINES = 8
+_ROOM_FOR_WORDS_BYTES = 1 << 16
 
 
 def daemon_command() -> list[str]:
@@ -94,11 +96,23 @@ def _wait_healthy(
 
 def _died(code: int, paths: Paths, log_start: int) -> AkashicError:
     lines = log_tail(paths.daemon_log, SHOWN_LOG_LINES, start=log_start)
+    if not lines and _is_full(paths.log_dir):
+        return StoreUnwritable(
+            f"starting the daemon: the disk of {paths.log_dir} is full, it has no room even for a log",
+            hint="free space, or set AKASHIC_HOME to a folder on another disk",
+        )
     said = "; its last words:\n" + "\n".join(f"  {line}" for line in lines) if lines else "; it wrote nothing"
     return DaemonNotRunning(
         f"starting the daemon: it ended with code {code}{said}",
         hint=f"`akashic doctor` looks for the cause; the log is {paths.daemon_log}",
     )
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _ROOM_FOR_WORDS_BYTES
+    except OSError:
+        return False
 
 
 def _log_size(path: Path) -> int:

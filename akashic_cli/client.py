@@ -202,7 +202,9 @@ def connect(*, autostart: bool, paths: Paths | None = None) -> tuple[Client, Sta
     except DaemonNotRunning as error:
         if not autostart:
             client.close()
-            raise DaemonNotRunning(error.message, hint="`akashic daemon start`, or leave out --no-autostart") from error
+            raise DaemonNotRunning(
+                error.message, hint="`akashic daemon start` starts it, and so does any command without --no-autostart"
+            ) from error
     except BaseException:
         client.close()
         raise

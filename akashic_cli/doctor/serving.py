@@ -139,7 +139,7 @@ def check_models(paths: Paths) -> list[Finding]:
         if model.problem
     ]
     out += [found for model in remote if (found := _remote_problem(model)) is not None]
-    return out or [Finding("models", Level.OK, f"{len(models)} models are there: {', '.join(m.name for m in models)}")]
+    return out or [Finding("models", Level.OK, f"models that are there: {', '.join(m.name for m in models)}")]
 
 
 def _remote_problem(model: ModelDetail) -> Finding | None:

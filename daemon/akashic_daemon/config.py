@@ -292,7 +292,7 @@ def setting_names() -> list[str]:
 def _unknown(name: str, where: str) -> ConfigError:
     near = difflib.get_close_matches(name, setting_names(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else "`akashic config show` lists all settings"
-    return ConfigError(f"unknown setting {name!r} in {where}", hint=hint)
+    return ConfigError(f"unknown setting {name!r}, from {where}", hint=hint)
 
 
 def _from_toml(path: Path) -> dict[str, Any]:
@@ -362,10 +362,11 @@ def load(
     origin = dict.fromkeys(setting_names(), "default")
     nested: dict[str, dict[str, Any]] = {}
     layers = (("file", _from_toml(path)), ("env", _from_env(env)), ("flag", dict(flags or {})))
+    places = {"file": str(path), "env": "the environment", "flag": "the command line"}
     for source, flat in layers:
         for name, value in flat.items():
             if name not in origin:
-                raise _unknown(name, source)
+                raise _unknown(name, places[source])
             if value is None:
                 continue
             section, key = name.split(".", 1)
@@ -376,6 +377,9 @@ def load(
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(p) for p in first["loc"])
-        where = {"file": str(path), "env": "the environment", "flag": "a flag"}.get(origin.get(name, ""), str(path))
-        raise ConfigError(f"setting {name} in {where}: {first['msg']}, got {first.get('input')!r}") from error
+        where = places.get(origin.get(name, ""), str(path))
+        raise ConfigError(
+            f"the setting {name}, from {where}: {first['msg']}, got {first.get('input')!r}",
+            hint="`man akashic-config` says what it may be",
+        ) from error
     return Settings(config=config, origin=origin)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import akashic_cli
 from akashic_cli import autostart
 from akashic_cli.__main__ import main, report
+from akashic_daemon.errors import StoreUnwritable
 from akashic_daemon.paths import find_paths
 
 FAKE = Path(__file__).parents[1] / "cli_daemon.py"
@@ -108,6 +111,18 @@ def test_a_daemon_that_dies_at_its_start_is_quoted(
     err = capsys.readouterr().err
     assert "the store is on fire" in err
     assert "earlier run" not in err
+
+
+def test_a_disk_without_room_for_a_log_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(autostart, "daemon_command", lambda: [sys.executable, "-c", "raise SystemExit(120)"])
+    full = SimpleNamespace(total=1 << 30, used=1 << 30, free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: full)
+    assert main(["daemon", "start"]) == StoreUnwritable.exit_code
+    said = capsys.readouterr().err
+    assert f"the disk of {home / 'log'} is full" in said
+    assert "hint: free space" in said
 
 
 def test_an_invalid_flag_value_of_start_is_found_before_a_process_is_made(

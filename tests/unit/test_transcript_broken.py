@@ -154,6 +154,14 @@ def test_json_that_is_no_transcript_is_text(tmp_path: Path) -> None:
         assert detect_format(saved(tmp_path, raw)) == "text"
 
 
+def test_what_only_begins_like_json_is_read_as_text_and_said_so(tmp_path: Path) -> None:
+    texts, problems = split(saved(tmp_path, b'{"role": "us'))
+    assert texts == ['{"role": "us']
+    assert "plain text" in problems[0][1]
+    for asked, raw in (("text", b'{"role": "us'), (None, b"[INFO] a log")):
+        assert not [i for i in read_transcript(saved(tmp_path, raw), format=asked) if isinstance(i, Problem)]
+
+
 def test_documents_over_the_limit_are_refused_and_lines_over_it_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,10 @@ def read_transcript(
             f"reading transcript {path}: unknown format {format!r}", hint=f"use one of {', '.join(FORMATS)}"
         )
     sniffed = sniff(path) if format is None else Sniffed(format, container_for(path, format))
-    items = _text_items(path, on_progress) if sniffed.format == TEXT else _items(path, sniffed, on_progress)
+    if sniffed.format == TEXT:
+        items = _text_items(path, on_progress, is_wanted=format == TEXT)
+    else:
+        items = _items(path, sniffed, on_progress)
     return _checked(items, path, sniffed.format)
 
 
@@ -66,8 +69,10 @@ def _items(path: Path, sniffed: Sniffed, on_progress: Callable[[int], None] | No
     yield from reader.finish()
 
 
-def _text_items(path: Path, on_progress: Callable[[int], None] | None) -> Iterator[Item]:
+def _text_items(path: Path, on_progress: Callable[[int], None] | None, *, is_wanted: bool) -> Iterator[Item]:
     text, damage = read_text(path, on_progress)
+    if not is_wanted and text.lstrip().startswith("{"):
+        yield Problem("it begins like JSON and isn't a transcript that is known, so it was read as plain text", 1)
     if damage is not None:
         yield Problem(damage, None)
     if text.strip():
