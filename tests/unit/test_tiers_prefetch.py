@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path as FilePath
+from unittest import mock
 
 import pytest
 
@@ -129,3 +130,23 @@ def test_older_copies_that_the_disk_has_too_go_for_it(tmp_path: FilePath) -> Non
     assert scene.in_ram(1) == 0
     assert all(block.on_ssd for block in scene.of(1))
     scene.end()
+
+
+def test_what_a_request_begins_to_read_meanwhile_stays_and_less_is_read_ahead(tmp_path: FilePath) -> None:
+    scene = Scene(tmp_path, room=TOKENS // BLOCK)
+    scene.look_ahead(1)
+    held = [block for block in scene.of(1) if block.slots is not None]
+    for block in held:
+        block.prefetched = False  # as if it had been used
+    scene.of(2)  # used later, so that the others are spare
+    mover, listed = scene.daemon.mover, held[:]
+    catalogue = mover.catalogue
+    assert catalogue is not None
+    catalogue.pin(held)  # on the engine's thread, after the mover has listed what is spare
+    with mock.patch.object(mover, "_idle_in_ram", return_value=listed):
+        mover.prefetch(scene.of(2))
+    assert scene.in_ram(1) == len(held)
+    assert scene.in_ram(2) == 0
+    catalogue.unpin(held)
+    scene.daemon.check_at_rest()
+    scene.daemon.close()

@@ -426,8 +426,10 @@ class Mover(JobThread):
             needed_bytes += self._slot_bytes(block)
             if needed_bytes > room_bytes:
                 break
-            while self.arena.free_bytes < needed_bytes:
+            while self.arena.free_bytes < needed_bytes and spare:
                 self.drop_from_ram(spare.pop())
+            if self.arena.free_bytes < needed_bytes:
+                break  # a request has begun to read what was spare
             fit.append(block)
         return fit
 
