@@ -136,7 +136,7 @@ def test_timing_ends_with_its_budget_and_names_what_it_left_out() -> None:
     once.run()
     assert once.rounds == 1
     assert once.left_out() == []
-    cut = Timing(engine, FULL, Budget(15.0, 25.0), clock=clock)
+    cut = Timing(engine, FULL, Budget(15.0, 300.0), clock=clock)
     cut.run()
     assert all(p.is_fitted for p in cut.timed())
     assert 0 < len(cut.timed()) < len(cut.fitting)

@@ -46,7 +46,7 @@ FULL = (
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long timing may take: no round begins after `seconds`, and no point of the first one after `most_s`."""
+    """How long timing may take: no round begins after `seconds`, and nothing goes on after `most_s`."""
 
     seconds: float
     most_s: float
@@ -103,13 +103,14 @@ class Timing:
             self.rounds += 1
 
     def _round(self, deadline_s: float) -> None:
-        walker = _Walker(self.engine)
+        walker = _Walker(self.engine, lambda: self.clock() > deadline_s)
         try:
             for point in self.fitting:
-                if self.clock() > deadline_s:
-                    return
-                self._times.setdefault(point, []).append(walker.time(point, self.others_s))
+                taken = walker.time(point, self.others_s)
+                self._times.setdefault(point, []).append(taken)
                 self.told(point)
+        except _TimeOver:
+            return
         finally:
             walker.leave()
 
@@ -135,11 +136,16 @@ def _typical(taken: Sequence[Taken]) -> float:
     return times[(len(times) - 1) // 4]
 
 
+class _TimeOver(Exception):
+    """What was being timed is given up."""
+
+
 class _Walker:
     """Goes through points with one sequence, which keeps what the next one needs; more sequences live for their point alone."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, is_over: Callable[[], bool]) -> None:
         self._engine = engine
+        self._is_over = is_over
         self._words = [t for t in engine.tokenize("one two three four five six seven", special=False) if t >= 0]
         self._grown = 0
 
@@ -151,10 +157,10 @@ class _Walker:
         elif point.history_tokens < self._grown:
             self._engine.release(_ALONE, point.history_tokens)
             self._grown = point.history_tokens
-        for sequence in sequences:
-            self._compute(sequence, self._grown, point.history_tokens - self._grown)
-        before_s = others_s()
         try:
+            for sequence in sequences:
+                self._compute(sequence, self._grown, point.history_tokens - self._grown)
+            before_s = others_s()
             if point.kind == "prefill":
                 times = [_timed(lambda: self._compute(_ALONE, point.history_tokens, point.new_tokens))]
             else:
@@ -172,13 +178,18 @@ class _Walker:
         self._grown = 0
 
     def _step(self, sequences: Sequence[SequenceId], at: int) -> None:
-        self._engine.decode([BatchItem(s, (self._words[0],), at, logits=True) for s in sequences])
+        self._decode([BatchItem(s, (self._words[0],), at, logits=True) for s in sequences])
+
+    def _decode(self, batch: Sequence[BatchItem]) -> None:
+        if self._is_over():
+            raise _TimeOver
+        self._engine.decode(batch)
 
     def _compute(self, sequence: SequenceId, start: int, count: int) -> None:
         for at in range(start, start + count, _PIECE_TOKENS):
             end = min(at + _PIECE_TOKENS, start + count)
             tokens = [self._words[i % len(self._words)] for i in range(at, end)]
-            self._engine.decode([BatchItem(sequence, tokens, at, logits=end == start + count)])
+            self._decode([BatchItem(sequence, tokens, at, logits=end == start + count)])
 
 
 def _timed(work: Callable[[], None]) -> float:
