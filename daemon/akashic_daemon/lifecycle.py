@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -33,6 +34,7 @@ _DRAIN_S = 1.0
 """How long each step of the end waits: for short answers, for last words, for connections to close."""
 _STOP_LIMIT_S = 9.5
 _SHORTEST_TOKEN = 16
+_FILES = 8192
 
 
 @contextmanager
@@ -168,6 +170,7 @@ def serve(
     A stop that takes longer than `stop_limit_s` ends the process by force.
     """
     os.umask(0o077)
+    _allow_files()
     logging.basicConfig(stream=sys.stderr, level=log_level(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     sys.setswitchinterval(0.001)
@@ -184,6 +187,14 @@ def serve(
             for listener in sockets:
                 listener.close()
             paths.socket.unlink(missing_ok=True)
+
+
+def _allow_files() -> None:
+    """Let the process have as many files as it may: a shell's usual 1,024 are fewer than connections, stores and logs take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -47,6 +48,21 @@ def test_a_daemon_that_cannot_stop_is_ended_by_force_and_the_next_one_starts(hom
         assert "not stopped after 0.1 s: ending by force" in said
     with daemon(home), on_socket(paths) as client:
         assert client.get("/healthz").status_code == 200
+
+
+def test_a_daemon_takes_as_many_files_as_it_may_have(home: Path, paths: Paths) -> None:
+    register(home, ["fake"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with daemon(home) as process:
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+            with on_socket(paths) as client:
+                assert client.get("/healthz").status_code == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert int(line.split()[3]) > 200
 
 
 def test_the_deadline_of_stopping_is_below_the_promised_ten_seconds() -> None:

@@ -16,6 +16,7 @@ from fake_service import answer, ask, running_service, user
 from tiny_gguf import Shape, write_tiny_gguf
 
 MODELS = "/akashic/v1/models"
+TOKEN = "secret-token"
 
 
 class Loads:
@@ -35,8 +36,9 @@ def with_client(
     async def run() -> None:
         loads = Loads()
         async with running_service(home, loads, models=("fake", "broken"), flags=flags) as service:
-            transport = httpx.ASGITransport(create_app(service, token=None), client=("127.0.0.1", 5))
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            transport = httpx.ASGITransport(create_app(service, token=TOKEN), client=("127.0.0.1", 5))
+            known = {"authorization": f"Bearer {TOKEN}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=known) as client:
                 await check(client, service, loads)
 
     asyncio.run(run())

@@ -215,6 +215,40 @@ def test_a_client_that_closes_its_sending_side_counts_as_gone(home: Path) -> Non
     assert service.closed == 2
 
 
+def test_whoever_waited_longest_makes_room_and_who_is_answered_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(Connection, "_told_s", -1000.0)
+    go_on = asyncio.Event()
+
+    async def slowly() -> AsyncGenerator[GenerationEvent, None]:
+        yield Started("req-1", "s", "echo", 7, Reuse())
+        await go_on.wait()
+        yield finished("", 0)
+
+    service = EchoService(home, slowly)
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        body = b'{"messages": [{"role": "user", "content": "x"}], "stream": true}'
+        writer.write(request(body, b"Content-Length: %d" % len(body)))
+        await service.started.wait()
+        idle = [await connect() for _ in range(9)]
+        for others, _ in idle[:-2]:
+            with suppress(ConnectionError):
+                assert await others.read(-1) == b""
+        last_reader, last_writer = idle[-1]
+        last_writer.write(request(b"", path="/nothing"))
+        assert (await last_reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 404")
+        go_on.set()
+        await reader.readuntil(b"[DONE]")
+
+    with caplog.at_level(logging.WARNING, "akashic.http"):
+        over_tcp(service, check)
+    assert caplog.text.count("more than 3 connections") == 1
+
+
 async def send_for_ever(writer: asyncio.StreamWriter, piece: bytes) -> None:
     while True:
         writer.write(piece)

@@ -2,7 +2,7 @@
 
 uvicorn answers what isn't HTTP by itself, also while an answer of ours runs, and waits for ever for the rest of a request.
 Here such an answer learns that its client has gone, and who keeps a connection without a request is told so and let go:
-a process has a thousand of them or so. A client that closes its sending side counts as gone, as everywhere in asyncio.
+a process has a thousand of them or so. When there are many, who has waited longest makes room. A client that closes its sending side counts as gone, as everywhere in asyncio.
 Who is answered for the last time while it still sends is listened to for a while: a connection that is closed with bytes
 waiting in it is reset, and the answer lost.
 """
@@ -27,6 +27,9 @@ LINGER_S = 30.0
 """So long a client may go on sending after the last answer before it reads that."""
 LINGER_PAUSE_S = 5.0
 """So long it may pause meanwhile."""
+MOST_CONNECTIONS = 1000
+"""So many at once: each takes a file of the process, and without files nobody is served any more, not even by the socket."""
+_TELL_EVERY_S = 60.0
 LINGER_AT_STOP_S = 1.0
 """So long it may go on when the daemon stops."""
 BODY_PAUSE_LIMIT_S = 60.0
@@ -41,12 +44,31 @@ class Connection(H11Protocol):
     """So much is still thrown away of a client that had its last answer; None for others."""
     _lingers_until_s = 0.0
     _stops = False
+    _idle_since_s = 0.0
+    _told_s = -_TELL_EVERY_S
+    """When it was last said, of all connections, that there are too many."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._answered = _Answered(transport, self._end)
+        self._idle_since_s = self.loop.time()
         self._wait(HEAD_LIMIT_S)
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Close whoever has waited longest without a request that is answered; it may be the newest, if all others have one."""
+        now_s = self.loop.time()
+        if now_s - Connection._told_s >= _TELL_EVERY_S:
+            Connection._told_s = now_s
+            logger.warning(
+                "there are more than %d connections: those that ask for nothing are closed", MOST_CONNECTIONS
+            )
+        idle = [one for one in self.connections if isinstance(one, Connection) and not one._answers]
+        waiting = [one for one in idle if not one.transport.is_closing()]
+        if waiting:
+            min(waiting, key=lambda one: one._idle_since_s).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
@@ -72,6 +94,7 @@ class Connection(H11Protocol):
         if self._left_bytes is not None:
             return
         super().on_response_complete()
+        self._idle_since_s = self.loop.time()
         self._watch(is_idle=not self.conn.trailing_data[0])
 
     def send_400_response(self, msg: str) -> None:
