@@ -215,8 +215,9 @@ def test_a_client_that_closes_its_sending_side_counts_as_gone(home: Path) -> Non
     assert service.closed == 2
 
 
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/chat", request(b"{", b"Content-Length: 100", path="/nothing")])
 def test_whoever_waited_longest_makes_room_and_who_is_answered_stays(
-    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bytes
 ) -> None:
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
     monkeypatch.setattr(Connection, "_told_s", -1000.0)
@@ -234,7 +235,11 @@ def test_whoever_waited_longest_makes_room_and_who_is_answered_stays(
         body = b'{"messages": [{"role": "user", "content": "x"}], "stream": true}'
         writer.write(request(body, b"Content-Length: %d" % len(body)))
         await service.started.wait()
-        idle = [await connect() for _ in range(9)]
+        idle = []
+        for _ in range(9):
+            idle.append(await connect())
+            if len(idle) < 9:
+                idle[-1][1].write(begun)
         for others, _ in idle[:-2]:
             with suppress(ConnectionError):
                 assert await others.read(-1) == b""

@@ -58,15 +58,15 @@ class Connection(H11Protocol):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Close whoever has waited longest without a request that is answered; it may be the newest, if all others have one."""
+        """Close whoever has waited longest without a whole request; it may be the newest, if all others have one."""
         now_s = self.loop.time()
         if now_s - Connection._told_s >= _TELL_EVERY_S:
             Connection._told_s = now_s
             logger.warning(
                 "there are more than %d connections: those that ask for nothing are closed", MOST_CONNECTIONS
             )
-        idle = [one for one in self.connections if isinstance(one, Connection) and not one._answers]
-        waiting = [one for one in idle if not one.transport.is_closing()]
+        ours = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        waiting = [one for one in ours if not one._answers or one.cycle.more_body]
         if waiting:
             min(waiting, key=lambda one: one._idle_since_s).transport.abort()
 
