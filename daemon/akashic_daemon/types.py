@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from typing import Literal, NewType, Protocol
 
-SessionId = NewType("SessionId", str)
-"""Name of a session; what people type. See SESSION_NAME_PATTERN."""
-
 SESSION_NAME_PATTERN = r"^(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}\Z"
-"""Letters, digits, `-`, `_`, `.`, `:`; at most 128. Not `.` or `..`: as a segment of a URL or path they mean another."""
+"""What people name a session: letters, digits, `-`, `_`, `.`, `:`; at most 128. Not `.` or `..`: as a segment of a URL or path they mean another."""
 
 NAMESPACE_PATTERN = r"(?:user|(?:project|session):[^\s:/\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,126}[^\s\x00-\x1f\x7f])?)"
 """Namespaces of memory: `user`, `project:NAME`, `session:NAME`. For a whole match."""
@@ -19,9 +16,6 @@ RequestId = NewType("RequestId", str)
 
 SequenceId = NewType("SequenceId", int)
 """An engine's handle for a set of KV cells, 0 <= id < Capabilities.max_sequences."""
-
-TokenId = int
-"""Index into the model's vocabulary."""
 
 MessageDigest = NewType("MessageDigest", str)
 """Tagged digest of one message's meaning (role, text, calls), e.g. `msg1:…`; times don't take part."""

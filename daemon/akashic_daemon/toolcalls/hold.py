@@ -33,11 +33,6 @@ class Hold:
         self._half = b""
         """The beginning of a character that the last token left unfinished."""
 
-    @property
-    def is_active(self) -> bool:
-        """Whether the grammar holds already."""
-        return self._at is not None
-
     def allows(self, token: int) -> bool:
         """Tell if a token may come next."""
         if self._at is None:
