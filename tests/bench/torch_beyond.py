@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=32)
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--spread", type=float, nargs="+", default=[0.0, 0.05, 0.1, 0.2])
-    parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 4])
+    parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 1])
     wanted = parser.parse_args()
     results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "arguments": str(vars(wanted))}
     results["check_relative_difference"] = check()

@@ -2,8 +2,8 @@
 
 PYTHONPATH=daemon:kernels python tests/bench/torch_decode.py --json out.json
 
-Needs torch, triton and numpy; transformers for the comparison, which is left out (and said so) where it lacks. Before
-anything is timed, the GPU's answers are compared with the CPU reference's on a small model.
+Needs torch, triton and numpy. Before anything is timed, the GPU's answers are compared with the CPU reference's on a small
+model. `torch_generate.py` compares with transformers.
 """
 
 from __future__ import annotations
@@ -210,38 +210,6 @@ def repos_s(engine: TorchEngine, tokens: int) -> float:
     return statistics.median(times)
 
 
-def transformers_s(context: int, steps: int = 64) -> float | str:
-    """Return the seconds of a token in transformers' generate with SDPA, or why there is none."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        return f"transformers isn't there: {error}"
-    shape = LLAMA_3_8B
-    config = LlamaConfig(
-        hidden_size=shape.width, intermediate_size=shape.inner, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, vocab_size=shape.vocabulary_size,
-        max_position_embeddings=1 << 17, rope_theta=500000.0, attn_implementation="sdpa", tie_word_embeddings=False,
-    )  # fmt: skip
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = LlamaForCausalLM(config).eval()
-    torch.set_default_dtype(torch.float32)
-    prompt = torch.randint(0, shape.vocabulary_size, (1, context), device="cuda")
-
-    def run(count: int) -> float:
-        torch.cuda.synchronize()
-        begin_s = time.perf_counter()
-        model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, min_new_tokens=count, do_sample=False,
-            pad_token_id=0,
-        )  # fmt: skip
-        torch.cuda.synchronize()
-        return time.perf_counter() - begin_s
-
-    run(4)
-    return (run(steps + 1) - run(1)) / steps
-
-
 def measure(contexts: Sequence[int], sparse_contexts: Sequence[int], results: dict[str, Any]) -> None:
     device = torch.device("cuda")
     bandwidth = results["copy_bytes_per_s"] = copy_bytes_per_s()
@@ -280,7 +248,6 @@ def measure(contexts: Sequence[int], sparse_contexts: Sequence[int], results: di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--no-transformers", action="store_true")
     parser.add_argument("--dense", type=int, nargs="*", default=[8192, 32768, 1 << 17, 1 << 18])
     parser.add_argument("--sparse", type=int, nargs="*", default=[32768, 1 << 18])
     wanted = parser.parse_args()
@@ -289,10 +256,6 @@ def main() -> None:
         check(results)
         print(results, flush=True)
         measure(wanted.dense, wanted.sparse, results)
-        torch.cuda.empty_cache()
-        if not wanted.no_transformers:
-            found = transformers_s(8192)
-            results["transformers_8192_step_ms"] = found if isinstance(found, str) else 1e3 * found
     finally:
         print(json.dumps(results, indent=1))
         if wanted.json:

@@ -61,7 +61,9 @@ def _selection(chance: torch.Generator, pages: int, rows: int, most: int, device
     longest = max(len(part) for part in lists) + 3
     selection = make_selection(rows, HEADS, longest, top_k=most, sink=0, recent=0, device="cpu")
     selection.views.fill_(-7)
-    selection.scores.copy_(torch.randperm(rows * HEADS * longest, generator=chance).view(rows, HEADS, longest) - 50.0)
+    # Means of numbers with as many digits as these are not equal by chance.
+    order = torch.randperm(rows * HEADS * longest, generator=chance).view(rows, HEADS, longest) - 50.0
+    selection.scores.copy_(order + 0.5 * torch.rand(order.shape, generator=chance))
     for row in range(rows):
         for head in range(HEADS):
             count = int(torch.randint(0, most + 1, (1,), generator=chance))
@@ -128,6 +130,20 @@ def test_open_pages_stay_where_they_are_and_bring_nothing(backend: Any, device: 
     assert selection.views[0, :, 0, 0].tolist() == [cache.slots] * HEADS
     assert cache.tables.count[0].tolist() == [HEADS, 0]
     assert bool((cache.tables.slot_of[0, :, 4] == cache.slots).all())
+
+
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+def test_what_scored_well_of_late_stays_when_one_step_scores_it_least(backend: Any, device: str) -> None:
+    cache = Cache(4, 2, device, 1)
+    selection = make_selection(1, HEADS, 4, top_k=1, sink=0, recent=0, device=device)
+    views = torch.tensor([[page, 0, 16, 16 * page] for page in range(4)], dtype=torch.int32, device=device)
+    start = torch.tensor([0, 4], dtype=torch.int32, device=device)
+    selection.count.fill_(1)
+    for page, scores in ((0, [9.0, 1, 0, 0]), (0, [9.0, 1, 0, 0]), (1, [9.0, 8, 0, 0]), (2, [0.0, 5, 9, 0])):
+        selection.views[0, :, 0] = views[page]
+        selection.scores[:] = torch.tensor(scores, device=device)
+        cache.step(0, selection, views, start, 0, backend)
+    assert cache.tables.page_in[0].sort(dim=1).values.tolist() == [[0, 2]] * HEADS
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class TileTables:
     slot_of [layers, kv_heads, pages + 1]; page_in [layers, kv_heads, slots]. Slots past `slots` may stand in slot_of: they
     never make way. source, target [layers, 2, room]: tiles (page x kv_heads + head) to be copied at once and ahead, and
     where to (slot x kv_heads + head); count [layers, 2]: how many. told int64 [3]: tiles wanted, lacked, come ahead.
+    means float32 [layers, kv_heads, pages + 1]: running means of scores; minus infinity where one begins anew.
     """
 
     slot_of: Tensor
@@ -39,6 +40,7 @@ class TileTables:
     score: Tensor
     claim: Tensor
     victims: Tensor
+    means: Tensor
 
 
 def make_tables(
@@ -60,6 +62,7 @@ def make_tables(
         make(kv_heads, pages + 1, dtype=torch.float32),
         make(kv_heads, pages + 1),
         make(kv_heads, slots),
+        torch.full((layers, kv_heads, pages + 1), float("-inf"), device=device),
     )
 
 
@@ -73,7 +76,7 @@ def tile_admit(
     ahead: int = 0,
     backend: Backend | None = None,
 ) -> None:
-    """Give each tile that `selection` names a slot, let those that score least make way, and list the copies.
+    """Give each tile that `selection` names a slot, let those that scored least of late make way, and list the copies.
 
     `selection` is what `block_select` wrote for `views` and `view_start`; its views' pages become slots. The tiles that it
     names, all rows together, may be as many a head as there are slots. `ahead`: tiles a head at most that come although
@@ -95,10 +98,10 @@ def tile_admit(
         admit_kernel[(kv_heads,)](
             selection.views, selection.count, selection.scores, views, view_start,
             tables.slot_of[layer], tables.page_in[layer], tables.source[layer], tables.target[layer], tables.count[layer],
-            tables.told, tables.score, tables.claim, tables.victims,
+            tables.told, tables.score, tables.claim, tables.victims, tables.means[layer],
             batch, selection.scores.shape[2], pages, slots, tables.source.shape[2],
             KV_HEADS=kv_heads, MOST=most, CHOSEN_BLOCK=_power_of_two(batch * most), SLOTS_BLOCK=_power_of_two(slots),
-            PAGES_BLOCK=min(4096, _power_of_two(pages + 1)), AHEAD=ahead, num_warps=8,
+            PAGES_BLOCK=min(4096, _power_of_two(pages + 1)), AHEAD=ahead, SHARE=reference.SHARE, num_warps=8,
         )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from akashic_kernels.tile_cache.api import TileTables
 
 _NEVER, _ALWAYS = float("-inf"), float("inf")
+SHARE = 0.0625
+"""What a step's score moves a page's running mean by."""
 
 
 def admit(selection: Selection, views: Tensor, view_start: Tensor, tables: TileTables, layer: int, ahead: int) -> None:
@@ -30,6 +32,11 @@ def admit(selection: Selection, views: Tensor, view_start: Tensor, tables: TileT
             of_row = selection.scores[row, head, : last - first].float().cpu()
             score.scatter_reduce_(0, views[first:last, 0].long().cpu(), of_row, "amax")
             named |= set(selection.views[row, head, : int(selection.count[row, head]), 0].tolist())
+        means = tables.means[layer, head, :pages]
+        old = means.cpu()
+        begins = score.isneginf() | ~old.isfinite()
+        score = torch.where(begins, score, old + (score - old) * SHARE)
+        means.copy_(score)
         score[sorted(named)] = _ALWAYS
         held = [score[page].item() if page < pages else _NEVER for page in page_in.tolist()]
         making_way = sorted(range(slots), key=lambda slot: held[slot])

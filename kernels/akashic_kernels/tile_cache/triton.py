@@ -28,6 +28,23 @@ def _score_pages(scores, views, view_start, score, batch, max_views, pages, head
 
 
 @triton.jit
+def _average(score, means, pages, SHARE: tl.constexpr, PAGES_BLOCK: tl.constexpr):
+    """Let each page's score move its running mean by SHARE, and give the mean in its place; see README.md."""
+    lane = tl.arange(0, PAGES_BLOCK)
+    for first in range(0, pages, PAGES_BLOCK):
+        there = first + lane < pages
+        now = tl.load(score + first + lane, mask=there, other=_NEVER)
+        old = tl.load(means + first + lane, mask=there, other=_NEVER)
+        begins = (now == _NEVER) | ((tl.abs(old) < _ALWAYS) == 0)
+        old = tl.where(begins, 0.0, old)
+        moved = old + (tl.where(begins, 0.0, now) - old) * SHARE
+        mean = tl.where(begins, now, moved)
+        tl.store(means + first + lane, mean, mask=there)
+        tl.store(score + first + lane, mean, mask=there)
+    tl.debug_barrier()
+
+
+@triton.jit
 def _ascending(value, slot, in_range):
     """Order slots by their values: an integer that sorts as the value does, the slot in its low half."""
     bits = value.to(tl.int32, bitcast=True)
@@ -67,6 +84,7 @@ def admit_kernel(
     score,
     claim,
     victims,
+    means,
     batch,
     max_views,
     pages,
@@ -78,15 +96,18 @@ def admit_kernel(
     SLOTS_BLOCK: tl.constexpr,
     PAGES_BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
+    SHARE: tl.constexpr,
 ):
     """Admit one head's tiles of a layer; see README.md."""
     head = tl.program_id(0)
     slot_of += head * (pages + 1)
     score += head * (pages + 1)
     claim += head * (pages + 1)
+    means += head * (pages + 1)
     page_in += head * slots
     victims += head * slots
     _score_pages(scores, views, view_start, score, batch, max_views, pages, head, KV_HEADS, PAGES_BLOCK)
+    _average(score, means, pages, SHARE, PAGES_BLOCK)
 
     entry = tl.arange(0, CHOSEN_BLOCK)
     row, place = entry // MOST, entry % MOST

@@ -1,9 +1,9 @@
 """The tiles of KV that sparse decode finds on the GPU: a cache over pages in RAM, kept by the device itself.
 
 A tile is one page of one KV head in one layer. Each step names the tiles that it will read. Those that lack are brought in
-before anything attends to them, in place of those that score least; the best of the others follow on a stream of their own,
-while later layers compute, as the scores of this step are the best guess at the next one. No step waits for the host, so all
-of this can be part of a CUDA graph. New tokens go to *open* pages, which stand here whole and are written back when closed.
+before anything attends to them, in place of those that scored least of late; the best of the others may follow on a stream of
+their own, while later layers compute, as past scores are a guess at the next ones. No step waits for the host, so all of this
+can be part of a CUDA graph. New tokens go to *open* pages, which stand here whole and are written back when closed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HotTiles:
     def nbytes(self) -> int:
         """Bytes on the device."""
         tables = self._tables
-        small = (tables.slot_of, tables.page_in, tables.source, tables.target, self.open_bounds)
+        small = (tables.slot_of, tables.page_in, tables.source, tables.target, tables.means, self.open_bounds)
         return sum(table.nbytes for table in (*self._here, *small))
 
     def counts(self) -> tuple[int, int, int]:
@@ -101,6 +101,7 @@ class HotTiles:
         page_in = self._tables.page_in
         page_in[gone[page_in.long()]] = self._pages
         self._tables.slot_of[:, :, gone] = -1
+        self._tables.means[:, :, gone] = -torch.inf
 
     def _bring_whole(self, placed: dict[int, int]) -> None:
         pages, slots = (torch.tensor(x, device=self._device) for x in (list(placed), list(placed.values())))
