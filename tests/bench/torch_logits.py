@@ -159,6 +159,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--text", type=Path, default=Path(__file__).parents[2] / "ARCHITECTURE.md")
     parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--kinds", nargs="+", choices=("f32", "f16"), default=["f32", "f16"])
     parser.add_argument("--json", type=Path)
     wanted = parser.parse_args()
     model = wanted.model or embedded_model_path()
@@ -166,7 +167,7 @@ def main() -> None:
         raise SystemExit("the embedded model isn't installed; name one with --model")
     found = {}
     with tempfile.TemporaryDirectory() as made:
-        for kind in ("f32", "f16"):
+        for kind in wanted.kinds:
             found[kind] = measure(model, kind, wanted.text.read_text(), wanted.tokens, Path(made))
             for pair, row in found[kind].items():
                 print(kind, pair, {name: f"{value:.3g}" for name, value in row.items()}, flush=True)

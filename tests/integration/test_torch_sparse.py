@@ -12,10 +12,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("llama_cpp")
 pytest.importorskip("gguf")
+import torch
 
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
-from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions, loading
+from akashic_daemon.engine.torch_engine.sizes import Types
 from akashic_daemon.types import SequenceId
 from programs_driver import CLOSE
 from tiny_gguf import Shape, write_tiny_gguf
@@ -119,3 +121,24 @@ def test_imported_pages_are_chosen_as_they_were_before(sparse: TorchEngine) -> N
     sparse.import_cells(memoryview(room)[:used], B, 0, len(TEXT))
     _check_bounds(sparse)
     assert np.abs(say(sparse, B, len(TEXT), [5, 6, 7]) - expected).max() <= CLOSE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("more", [{}, {"gpu_kv_tokens": 2048}], ids=["on the device", "in RAM"])
+def test_16_bit_weights_choose_among_8_bit_keys(
+    file: Path, more: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds of 8-bit keys are wider than what such weights compute in; GPUs compute in 16 bits, CPUs don't."""
+    monkeypatch.setattr(loading, "_types", lambda *_: Types(torch.bfloat16, torch.int8))
+    found = []
+    for blocks in (0, 2, 64):
+        options = TorchOptions(
+            name="tiny", path=file, kv_tokens=1024, window_tokens=1024, page_tokens=PAGE, threads=1, device="cpu",
+            max_sequences=4, sparse_blocks=blocks, **more,
+        )  # fmt: skip
+        one = TorchEngine(options, LlamaVocabulary(file))
+        prefill(one)
+        found.append(say(one, A, len(TEXT), [5, 6, 7]))
+        one.close()
+    dense, few, every = found
+    assert np.array_equal(dense, every) or np.allclose(dense, every, rtol=0.02, atol=0.02 * np.abs(dense).max())
+    assert not np.array_equal(dense, few)

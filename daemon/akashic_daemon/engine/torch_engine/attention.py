@@ -168,8 +168,9 @@ class PagedAttention:
 
     def select(self, layer: int, q: torch.Tensor, plan: DecodePlan, selection: Selection, sparse: Sparse) -> Selection:
         """Choose the views that each KV head reads."""
+        bounds = self.pool.bounds[layer]
         return block_select(
-            q, self.pool.bounds[layer], plan.views, plan.view_start, plan.positions, self.pool.rope, selection,
+            q.to(bounds.dtype), bounds, plan.views, plan.view_start, plan.positions, self.pool.rope, selection,
             top_k=sparse.blocks, sink=sparse.sink, recent=sparse.recent,
         )  # fmt: skip
 
