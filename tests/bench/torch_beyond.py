@@ -33,9 +33,17 @@ from bench.torch_decode import LLAMA_3_8B, SMALL, A, NoVocabulary, make_info, ra
 
 
 def make_engine(
-    shape: Any, weights: Weights, cells: int, blocks: int, gpu_tokens: int, prefetch: int = 4, *, graphs: bool = True
+    shape: Any,
+    weights: Weights,
+    cells: int,
+    blocks: int,
+    gpu_tokens: int,
+    prefetch: int = 4,
+    *,
+    graphs: bool = True,
+    dtype: torch.dtype | None = None,
 ) -> TorchEngine:
-    device, dtype = weights.norm.device, weights.norm.dtype
+    device, dtype = weights.norm.device, dtype or weights.norm.dtype
     options = TorchOptions(
         name="random", path=Path(), max_sequences=4, sparse_blocks=blocks, spare_pages=4, gpu_kv_tokens=gpu_tokens,
         open_pages=1, prefetch_tiles=prefetch, cuda_graphs=graphs,
@@ -54,22 +62,30 @@ def fill(engine: TorchEngine, tokens: int, spread: float) -> None:
     if isinstance(pool, RamPool):
         pool.close_pages(range(pool.shape.pages))
     chance = torch.Generator(pool.device).manual_seed(1)
-    values = torch.empty(pool.k.shape[1:], dtype=pool.k.dtype, device=pool.device)
+    in_8_bits = pool.k.dtype == torch.int8
+    values = torch.empty(pool.k.shape[1:], dtype=torch.float16 if in_8_bits else pool.k.dtype, device=pool.device)
     for layer in range(pool.layers):
         factor = torch.empty(*pool.k.shape[1:3], 1, 1, device=pool.device).normal_(generator=chance).mul_(spread).exp_()
+        if in_8_bits:
+            for part, scale, wider in zip(
+                (pool.k, pool.v), pool.scales, (factor, torch.ones_like(factor)), strict=True
+            ):
+                part[layer].copy_(values.normal_(generator=chance).mul_(32).clamp_(-127, 127).round_())
+                scale[layer].copy_((wider / 32).squeeze(-1).expand(scale[layer].shape))
+            continue
         pool.k[layer].copy_(values.normal_(generator=chance).mul_(factor))
         pool.v[layer].copy_(values.normal_(generator=chance))
     kv.commit(kv.grow([A], [tokens], [0]))
     pool.renew(kv.cells(A, 0, tokens))
 
 
-def check() -> float:
+def check(dtype: torch.dtype | None = None) -> float:
     """Return the largest difference between all KV on the GPU and a quarter of it, relative to the largest logit."""
     shape = replace(SMALL, layers=8)
     weights = random_weights(shape, torch.device("cuda"), torch.float32)
     found = []
     for gpu_tokens, graphs in ((0, True), (4096, False), (4096, True)):
-        engine = make_engine(shape, weights, 8192, 3, gpu_tokens, graphs=graphs)
+        engine = make_engine(shape, weights, 8192, 3, gpu_tokens, graphs=graphs, dtype=dtype)
         tokens = [(7 * n * n + 11 * n) % 300 for n in range(7000)]
         rows = []
         for start in range(0, 7000, 1000):
@@ -109,7 +125,7 @@ def decode_s(engine: TorchEngine, context: int, steps: int) -> dict[str, Any]:
     row: dict[str, Any] = {"step_ms": 1e3 * statistics.median(times[24:])}
     if hot is not None:
         wanted, lacked, ahead = (b - a for a, b in zip(before, hot.counts(), strict=True))
-        tile_bytes = 2 * hot.k[0, 0, 0].nbytes
+        tile_bytes = sum(part[0, 0].nbytes for part in hot.of_layer(0))
         row |= {
             "lacked": lacked / wanted,
             "fetched_mb": lacked * tile_bytes / steps / 1e6,
@@ -133,14 +149,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--spread", type=float, nargs="+", default=[0.0, 0.05, 0.1, 0.2])
     parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--eight-bits", action="store_true", help="KV in 8 bits, in RAM and on the GPU.")
     wanted = parser.parse_args()
     results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "arguments": str(vars(wanted))}
-    results["check_relative_difference"] = check()
+    kind = torch.int8 if wanted.eight_bits else None
+    results["check_relative_difference"] = check(kind)
     results["link_gb_per_s"] = link_bytes_per_s() / 1e9
     print(results, flush=True)
     shape = replace(LLAMA_3_8B, layers=wanted.layers)
     weights = random_weights(shape, torch.device("cuda"), torch.bfloat16)
-    everything = make_engine(shape, weights, wanted.context + 512, wanted.blocks, 0)
+    everything = make_engine(shape, weights, wanted.context + 512, wanted.blocks, 0, dtype=kind)
     fill(everything, wanted.context, 0.0)
     all_ms = results["all on the GPU"] = decode_s(everything, wanted.context, wanted.steps)
     print("all on the GPU", all_ms, flush=True)
@@ -148,7 +166,9 @@ def main() -> None:
     del everything
     torch.cuda.empty_cache()
     begin_s = time.perf_counter()
-    engine = make_engine(shape, weights, wanted.context + 512, wanted.blocks, wanted.context // 4, max(wanted.prefetch))
+    engine = make_engine(
+        shape, weights, wanted.context + 512, wanted.blocks, wanted.context // 4, max(wanted.prefetch), dtype=kind
+    )
     pool = engine.kv.pool
     assert isinstance(pool, RamPool)
     assert pool.hot is not None
