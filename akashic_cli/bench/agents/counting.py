@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from akashic_cli.bench.agents.figures import Price
@@ -115,8 +116,14 @@ def _tokens(messages: Sequence[JsonObject]) -> int:
 
 def _length(message: JsonObject) -> int:
     calls = (call["function"] for call in message.get("tool_calls") or ())
-    text = " ".join([str(message.get("content") or ""), *(f"{c['name']} {c['arguments']}" for c in calls)])
-    return _MARK_TOKENS + math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
+    size_bytes = _bytes(str(message.get("content") or ""))
+    size_bytes += sum(2 + _bytes(call["name"]) + _bytes(call["arguments"]) for call in calls)
+    return _MARK_TOKENS + math.ceil(size_bytes / BYTES_PER_TOKEN)
+
+
+@lru_cache(maxsize=4096)
+def _bytes(text: str) -> int:
+    return len(text.encode())
 
 
 def equal_bounds(
