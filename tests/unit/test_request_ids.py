@@ -12,6 +12,7 @@ import pytest
 
 from akashic_daemon.api.app import create_app
 from akashic_daemon.engine.fake import FakeEngine
+from echo_service import Caller, EchoService, run
 from fake_service import running_service
 
 HELLO: dict[str, Any] = {"model": "fake", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
@@ -51,6 +52,20 @@ def test_several_prompts_of_one_request_have_its_name_and_a_number(
     name = found.headers["x-request-id"]
     logged = sorted(r.getMessage().split()[0] for r in caplog.records if r.name == "akashic.requests")
     assert logged == [f"request={name}", f"request={name}.2"]
+
+
+def test_a_path_with_line_breaks_is_one_line_of_the_log(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    service = EchoService(home)
+    caller = Caller(service, "/akashic/v1/sessions/a\n2030 ERROR forged/turn", [b"{", None])
+
+    async def check() -> None:
+        await create_app(service, token=None)(caller.scope, caller.receive, caller.send)
+
+    with caplog.at_level(logging.INFO, "akashic.http"):
+        run(check)
+    (said,) = [r.getMessage() for r in caplog.records if "the client left" in r.getMessage()]
+    assert said.startswith("POST /akashic/v1/sessions/a\\n2030 ERROR forged/turn: ")
+    assert "\n" not in said
 
 
 def test_refused_requests_have_a_name_too(home: Path) -> None:

@@ -167,7 +167,7 @@ def _called(call: ToolCall) -> dict[str, Any]:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        logger.warning("a call of the tool %r has arguments that are no JSON object; they are shown as text", call.name)
+        logger.warning("a call's arguments are no JSON object; they are shown as text")
         return {"type": "text", "text": call.arguments}
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 

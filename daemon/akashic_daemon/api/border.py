@@ -165,13 +165,13 @@ class Border:
             error = Cancelled("the daemon is stopping", hint="send the request again")
             await error_response(path, error)(scope, receive, send)
         except ClientDisconnect:
-            logger.info("%s %s: the client left before its request was complete", scope["method"], path)
+            logger.info("%s: the client left before its request was complete", _line(scope))
         except AkashicError as error:
             if started:
                 raise
             await error_response(path, error)(scope, rest.receive, watched)
         except Exception as error:
-            logger.exception("%s %s failed", scope["method"], path)
+            logger.exception("%s failed", _line(scope))
             if not started:
                 internal = AkashicError(f"an internal error: {type(error).__name__}", hint="see `akashic daemon logs`")
                 await error_response(path, internal)(scope, rest.receive, watched)
@@ -197,6 +197,11 @@ class Border:
             raise Unauthorized(
                 "the bearer token is missing or wrong", hint="it stands in the file `token` of the store folder"
             )
+
+
+def _line(scope: Scope) -> str:
+    """Return what was asked for, on one line: a path may hold line breaks, and what follows one would pass for an entry."""
+    return f"{scope['method']} {ascii(scope['path'])[1:-1]}"
 
 
 def _names(path: str, name: bytes) -> list[tuple[bytes, bytes]]:
