@@ -268,6 +268,18 @@ def test_an_answer_that_chooses_nothing_is_rejected_with_the_reason(memory: Memo
     assert why in outcome.reason
 
 
+def test_lines_that_say_less_than_those_left_out_are_no_choice(memory: Memory) -> None:
+    task = task_of(memory, *TALK, *[Said("Ann", t.text.replace("number", "item"), f"m{t.reference}") for t in TALK])
+    free = lines.free(task)
+    by_worth = sorted(range(1, len(free) + 1), key=lambda number: free[number - 1].worth)
+    best, least = by_worth[-8:], by_worth[:8]
+    assert isinstance(lines.checked(named(*best), 1, task, "m"), Outcome)
+    outcome = lines.checked(named(*least), 1, task, "m")
+    assert isinstance(outcome, Rejected)
+    assert "say less than those that it leaves out" in outcome.reason
+    assert isinstance(lines.checked(named(*least[:3]), 1, task, "m"), Outcome)  # so few cost little
+
+
 def test_naming_every_line_is_no_choice(memory: Memory) -> None:
     task = task_of(memory, *TALK)
     outcome = lines.checked(named(*range(1, len(lines.free(task)) + 1)), 1, task, "m")

@@ -1,13 +1,15 @@
 """A model's choice of lines: which of a chunk's clauses are kept. It writes numbers only, so it can't invent anything.
 
 What it names comes first, the room that this leaves goes to the other clauses by their worth without a model, and as much is
-kept as without one: a poor choice costs little. What is pinned stays anyway. An answer that only counts is no choice.
+kept as without one: a poor choice costs little. What is pinned stays anyway. An answer that only counts is no choice, nor is
+one whose lines say less, by their worth, than those that it leaves out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,7 +23,7 @@ SYSTEM = (
     "courtesies, and what another line says too. In `keep`, list the numbers of the lines to keep."
 )
 _COUNTING = 8
-"""So many numbers at equal steps are counting, not choosing."""
+"""So many numbers at equal steps are counting, not choosing; and so many lines of less than the usual worth are no accident."""
 
 
 class _Answer(BaseModel):
@@ -73,6 +75,8 @@ def checked(text: str, tokens: int, task: Task, name: str) -> Outcome | Rejected
         return Rejected("it names every line, which is no choice", tokens)
     if (told := _counted(numbers)) is not None:
         return Rejected(f"it names {told}, which is counting and no choice", tokens)
+    if len(numbers) >= _COUNTING and fmean(clauses[n - 1].worth for n in numbers) < fmean(c.worth for c in clauses):
+        return Rejected("the lines that it names say less than those that it leaves out", tokens)
     text, rho = composed(task.turns, left(task, numbers))
     return Outcome(text, rho, task.extractive.records, name, tokens)
 
