@@ -147,6 +147,7 @@ def validate(model: str | None, told: Told, *, full: bool, keep: bool = True) ->
     return {
         "model": result["model"],
         "machine": machine.to_json(),
+        **{key: result[key] for key in ("threads", "rounds", "disturbed")},
         "here": here,
         "published": published,
         "worst_held_out": max((abs(row["error"]) for row in here if row["source"] == "held out"), default=None),

@@ -155,6 +155,7 @@ def _show_errors(result: dict[str, Any], *, as_json: bool) -> None:
         print_json(result)
         return
     print_table(planning.ERROR_COLUMNS, planning.error_rows([*result["here"], *result["published"]]), right=(2, 3, 4))
+    say(f"timed with {result['threads']} threads in {result['rounds']} rounds")
     goals = result["goals"]
     for what, worst, goal in (
         ("held-out points of this machine", result["worst_held_out"], goals["held_out"]),

@@ -154,10 +154,12 @@ def test_validation_keeps_the_fitted_machine_for_later_plans(
         )
     ]  # fmt: skip
     result = {"machine": {**DESCRIBED["a100"].to_json(), "name": "here"}, "points": fitted_to}
-    result |= {"model": "m", "path": "smollm2-135m", "kv_format": "f16"}
+    result |= {"model": "m", "path": "smollm2-135m", "kv_format": "f16", "threads": 2, "rounds": 3, "disturbed": []}
     monkeypatch.setattr(planning, "run_module", lambda *_a, **_k: result)
     assert main(["bench", "plan", "--validate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["worst_held_out"] < 0.05
+    assert main(["bench", "plan", "--validate"]) == 0
+    assert "timed with 2 threads in 3 rounds" in capsys.readouterr().err
     assert main(["bench", "plan", "--show-machine"]) == 0
     assert json.loads(capsys.readouterr().out) == found["machine"]
