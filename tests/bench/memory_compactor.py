@@ -196,9 +196,8 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     memory = Memory(store, static_vectors.load())
     try:
         if options.url is not None:
-            return await measure(
-                Recorded(RemoteModel(options.url, options.model)), conversations, memory, options.chunks
-            )
+            model = Recorded(RemoteModel(options.url, options.model))
+            return await measure(model, conversations, memory, most=options.chunks, limit_s=options.seconds)
         settings = load(
             folder / "config.toml", env={}, flags={"memory.compactor": "model", **_threads(options.threads)}
         )
