@@ -11,6 +11,7 @@ from starlette.requests import Request
 from akashic_daemon.errors import BadRequest, BodyTooLarge
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
+_MOST_DIGITS = 30
 _MOST_LEVELS = 200
 """So deeply a body may be nested. What can be read must also be written again, from further up the stack."""
 M = TypeVar("M", bound=BaseModel)
@@ -45,7 +46,7 @@ def _too_large() -> BodyTooLarge:
 async def read_json(request: Request) -> dict[str, Any]:
     """Return the body's JSON object. Raises BadRequest naming the place, BodyTooLarge."""
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and len(announced) < 20 and int(announced) > BODY_LIMIT_BYTES:
+    if announced.isdecimal() and (len(announced) > _MOST_DIGITS or int(announced) > BODY_LIMIT_BYTES):
         raise _too_large()
     parts: list[bytes] = []
     size_bytes = 0
