@@ -15,7 +15,7 @@ pytest.importorskip("gguf")
 
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
-from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions
+from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions, loading
 from akashic_daemon.engine.torch_engine.ram_pool import RamPool
 from akashic_daemon.errors import ConfigError
 from akashic_daemon.types import SequenceId
@@ -39,14 +39,17 @@ def file(tmp_path: Path) -> Path:
 
 
 def engine(file: Path, *, hot: int | None, blocks: int = 2, **more: Any) -> TorchEngine:
-    """Load with `hot` pages a head beside the stage and the open ones; None keeps all KV on the device."""
+    """Load with `hot` pages a head beside the open ones, fewer than the stage's room would be; None: all KV on the device."""
     opened = more.get("open_pages", 4)
-    more |= {} if hot is None else {"gpu_kv_tokens": STAGED + (hot + (opened if blocks else 0)) * PAGE}
+    more |= {} if hot is None else {"gpu_kv_tokens": STAGED}
     options = TorchOptions(
         name="tiny", path=file, max_sequences=4, kv_tokens=CELLS, page_tokens=PAGE, threads=1,
         device="cpu", sparse_blocks=blocks, **{"kv_type": "f32", **more},
     )  # fmt: skip
-    return TorchEngine(options, LlamaVocabulary(file))
+    with pytest.MonkeyPatch.context() as patch:
+        if hot is not None:
+            patch.setattr(loading, "_hot_pages", lambda *_: (hot, opened if blocks else 0))
+        return TorchEngine(options, LlamaVocabulary(file))
 
 
 def prefill(engine: TorchEngine, sequence: SequenceId, tokens: list[int]) -> Any:
@@ -71,6 +74,22 @@ def test_few_tiles_give_the_answers_of_all(file: Path, prefetch: int) -> None:
     wanted, lacked, ahead = hot(few).counts()
     assert 0 < lacked < wanted, "all tiles lacked or none did: the test shows nothing"
     assert (ahead > 0) == (prefetch > 0)
+
+
+def test_the_stage_takes_the_place_of_hot_tiles_and_gives_it_back(file: Path) -> None:
+    everything, lending = engine(file, hot=None), engine(file, hot=None, gpu_kv_tokens=STAGED)
+    assert lending.kv.pool.stage.nbytes == 0  # type: ignore[attr-defined]
+    for turn in range(3):
+        start = turn * (5 * PAGE + 3)
+        item = BatchItem(A, TEXT[start : start + 5 * PAGE], start, logits=True)
+        assert np.array_equal(logits(everything, item), logits(lending, item))
+        hot(lending).check()
+        for n in range(3):
+            item = BatchItem(A, [n], start + 5 * PAGE + n, logits=True)
+            assert np.array_equal(logits(everything, item), logits(lending, item))
+            hot(lending).check()
+    wanted, lacked, _ = hot(lending).counts()
+    assert 0 < lacked < wanted
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "q8_0"])

@@ -50,6 +50,7 @@ class HotTiles:
         self._tables = make_tables(self._layers, self._heads, self._pages, slots, room=room, device=device)
         self._head = torch.arange(self._heads, device=device)
         self._open: OrderedDict[int, int] = OrderedDict()
+        self._lent_layers = 0
         self._device = device
         self._aside: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -68,6 +69,20 @@ class HotTiles:
     def of_layer(self, layer: int) -> tuple[torch.Tensor, ...]:
         """Return the parts of a layer [slots, kv_heads, page_tokens, ...]."""
         return tuple(part[layer] for part in self._here)
+
+    def lend(self, count: int) -> list[tuple[torch.Tensor, ...]] | None:
+        """Return rooms for all pages of `count` layers where tiles stand, None if these take less; `lose` before each use."""
+        pages, here = self._pages, [part.flatten(0, 1) for part in self._here]
+        if len(here[0]) < count * pages:
+            return None
+        self._lent_layers = -(-count * pages // (self.slots + self.open_pages))
+        return [tuple(part[room * pages : (room + 1) * pages] for part in here) for room in range(count)]
+
+    def lose(self) -> None:
+        """Let go of the tiles where others were given room. No page may be open."""
+        assert not self._open
+        self._tables.page_in[: self._lent_layers] = self._pages
+        self._tables.slot_of[: self._lent_layers] = -1
 
     # -- open pages --------------------------------------------------------------------------------------------
 

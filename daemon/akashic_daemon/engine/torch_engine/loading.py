@@ -154,7 +154,7 @@ def _pool(options: TorchOptions, shape: Architecture, pages: int, kv_type: torch
 
 
 def _hot_pages(options: TorchOptions, shape: Architecture, pages: int) -> tuple[int, int]:
-    """Return how many pages of each head, and how many open ones, the device keeps beside the stage's two layers."""
+    """Return how many pages of each head, and how many open ones, the device keeps; the stage's two layers go there too."""
     tokens = options.page_tokens
     staged = -(-min(ROOMS, shape.layers) * pages // shape.layers)
     if not options.sparse_blocks:
@@ -162,12 +162,12 @@ def _hot_pages(options: TorchOptions, shape: Architecture, pages: int) -> tuple[
         hot = opened = 0
     else:
         opened = max(1, min(options.open_pages, options.max_sequences))
-        least, room = staged + opened + Sparse(options.sparse_blocks).most, options.gpu_kv_tokens // tokens
-        hot = min(room - staged - opened, pages)
+        least, room = max(staged, opened + Sparse(options.sparse_blocks).most), options.gpu_kv_tokens // tokens
+        hot = min(room - opened, pages)
     if room < least:
         raise ConfigError(
-            f"cache.gpu_kv_tokens is {options.gpu_kv_tokens:,}: two layers of {pages * tokens:,} cells and what a step "
-            f"reads take the room of {least * tokens:,} tokens",
+            f"cache.gpu_kv_tokens is {options.gpu_kv_tokens:,}: two layers of {pages * tokens:,} cells, or what a "
+            f"decoded token reads, take the room of {least * tokens:,} tokens",
             hint=f"set it to {least * tokens} or more, or lower cache.kv_tokens",
         )
     return hot, opened

@@ -58,8 +58,7 @@ class RamAttention(PagedAttention):
             return np.array(self._hot.open(pages.tolist()), np.int64) * tokens + step.cells % tokens
         written = np.unique(pages)
         seen = np.unique(np.concatenate([written, *(segment.views[:, PAGE] for segment in step.segments)]))
-        self._ram.close_pages(written.tolist())
-        self._ram.stage.begin(seen.tolist(), written.tolist())
+        self._ram.begin_stage(seen.tolist(), written.tolist())
         return step.cells
 
     def plan(self, step: Step) -> Plan:

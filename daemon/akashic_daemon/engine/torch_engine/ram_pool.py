@@ -1,8 +1,9 @@
 """KV that stands in RAM, for contexts beyond the GPU's memory: all pages pinned there, bounds and hot tiles on the GPU.
 
 Two ways lead to it. `hot` keeps the tiles (one page of one KV head) that sparse decode reads most; `stage` brings one layer's
-pages at a time, all that a step sees, which is what prefill and dense decode need. Whoever reads or writes pages in RAM
-closes the open ones first, and whoever writes makes `hot` forget them, so that each token's KV has one place that counts.
+pages at a time, all that a step sees, which is what prefill and dense decode need, in the place of some layers' hot tiles.
+Whoever reads or writes pages in RAM closes the open ones first, and whoever writes makes `hot` forget them, so that each
+token's KV has one place that counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from akashic_daemon.engine.torch_engine.architecture import Architecture
 from akashic_daemon.engine.torch_engine.hot_tiles import HotTiles
 from akashic_daemon.engine.torch_engine.pool import Cells, KvPool, Stored
-from akashic_daemon.engine.torch_engine.stage import Stage
+from akashic_daemon.engine.torch_engine.stage import ROOMS, Stage
 from akashic_kernels.block_summary import update_bounds
 
 
@@ -40,11 +41,11 @@ class RamPool(KvPool):
     ) -> None:
         super().__init__(shape, pages, page_tokens, dtype, device, bounded=bounded, in_ram=True)
         home = (self.k, self.v, *self.scales)
-        self.stage = Stage(home, device)
         self.hot: HotTiles | None = None
         if hot_pages:
             assert bounded
             self.hot = HotTiles(home, self.all_bounds, device, hot_pages, open_pages, prefetch)
+        self.stage = Stage(home, device, self.hot.lend(min(ROOMS, len(self.k))) if self.hot else None)
 
     @property
     def ram_bytes(self) -> int:
@@ -55,6 +56,13 @@ class RamPool(KvPool):
     def gpu_bytes(self) -> int:
         """Bytes that stand on the device."""
         return self.stage.nbytes + self.all_bounds.nbytes + (self.hot.nbytes if self.hot else 0)
+
+    def begin_stage(self, seen: list[int], written: list[int]) -> None:
+        """Give the stage its room, with nothing open, and let it begin a step that sees and writes these pages."""
+        self.close_pages(written)
+        if self.hot is not None:
+            self.hot.lose()
+        self.stage.begin(seen, written)
 
     def close_pages(self, written: Iterable[int] = ()) -> None:
         """Bring what was decoded into RAM, and forget hot tiles of pages that are about to be `written` there."""

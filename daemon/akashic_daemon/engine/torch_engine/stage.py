@@ -16,15 +16,21 @@ ROOMS = 2
 
 
 class Stage:
-    """Copies of pages of the parts of `home` (K, V, scales) [layers, pages, kv_heads, page_tokens, ...], which lie in RAM."""
+    """Copies of pages of the parts of `home` (K, V, scales) [layers, pages, kv_heads, page_tokens, ...], which lie in RAM.
 
-    def __init__(self, home: tuple[torch.Tensor, ...], device: torch.device) -> None:
+    lent: rooms for them that are somebody else's between steps.
+    """
+
+    def __init__(
+        self, home: tuple[torch.Tensor, ...], device: torch.device, lent: list[tuple[torch.Tensor, ...]] | None = None
+    ) -> None:
         self._home = home
         # Zeros: a masked slot counts nothing only while it holds a number.
-        self._rooms = [
+        self._rooms = lent or [
             tuple(torch.zeros(part.shape[1:], dtype=part.dtype, device=device) for part in home)
             for _ in home[0][:ROOMS]
         ]
+        self._lent = lent is not None
         self._device = device
         self._aside: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._seen = self._written = torch.empty(0, dtype=torch.int64, device=device)
@@ -33,8 +39,8 @@ class Stage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device."""
-        return sum(part.nbytes for room in self._rooms for part in room)
+        """Bytes on the device that are its own."""
+        return 0 if self._lent else sum(part.nbytes for room in self._rooms for part in room)
 
     def begin(self, seen: list[int], written: list[int]) -> None:
         """Name the pages that a step sees, and those of them that it writes; the first layer's come at once."""
