@@ -161,6 +161,7 @@ def test_what_a_marking_client_had_computed_counts_as_written_to_the_cache(home:
         (finished("x", 50, "length"), "max_tokens", None),
         (finished("x", 49, "length"), "model_context_window_exceeded", None),
         (finished("x", 1, "tool_calls"), "tool_use", None),
+        (replace(finished("x", 1, "tool_calls"), stop_string="###"), "tool_use", None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -174,6 +174,8 @@ def _called(call: ToolCall) -> dict[str, Any]:
 
 def _ending(finished: Finished, generation: GenerationInput) -> dict[str, Any]:
     reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(finished.finish_reason, "end_turn")
+    if reason == "tool_use":
+        return {"stop_reason": reason, "stop_sequence": None}  # clients run the calls of no other end
     if finished.stop_string is not None:
         reason = "stop_sequence"
     elif reason == "max_tokens" and finished.completion_tokens < (generation.max_tokens or 0):
