@@ -5,6 +5,7 @@ A suite is one section, with a column for each server that was measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -44,6 +45,8 @@ def _with_unit(value: float, unit: str) -> str:
         return duration(value)
     if unit in {"tokens", "runs"}:
         return f"{value:,.0f} {unit}"
+    if unit.startswith("nats"):
+        return f"{value:.4f} {unit}"
     if unit == "x":
         return f"{value:.2f} x"
     if unit.startswith("of the"):
@@ -151,7 +154,7 @@ def markdown(record: Record) -> str:
             targets = " | ".join(_cell(suite.target) for suite in group)
             lines += [
                 "",
-                f"| figure | {targets} | from - to (samples) | |",
+                f"| figure | {targets} | from - to (samples) | which way, goal |",
                 f"| --- |{' ---: |' * len(group)} --- | --- |",
             ]
             lines += [f"| {_cell(m.name)} | {' | '.join(values)} | {_spread(m)} | {_sense(m)} |" for m, values in rows]
@@ -196,7 +199,7 @@ def html(record: Record, pictures: dict[str, Picture], why_none: str = "") -> st
 def _section(name: str, group: Sequence[SuiteRecord]) -> list[str]:
     parts = [
         f'<h2 id="{escape(name)}">{escape(name)}: {escape(_about(name))}</h2>',
-        f"<p>{escape(HOW_TO_READ.get(name, ''))}</p>",
+        f"<p>{_prose(HOW_TO_READ.get(name, ''))}</p>",
         f'<p class="soft">Took: {escape(_took(group))}.</p>',
     ]
     for suite in group:
@@ -207,12 +210,19 @@ def _section(name: str, group: Sequence[SuiteRecord]) -> list[str]:
     if not rows:
         return parts
     targets = "".join(f'<th class="number">{escape(suite.target)}</th>' for suite in group)
-    parts.append(f'<div class="wide"><table><tr><th>figure</th>{targets}<th>from - to (samples)</th><th></th></tr>')
+    parts.append(
+        f'<div class="wide"><table><tr><th>figure</th>{targets}<th>from - to (samples)</th><th>which way, goal</th></tr>'
+    )
     for measure, values in rows:
         cells = "".join(f'<td class="number">{escape(value)}</td>' for value in values)
         ends = f'<td class="soft">{escape(_spread(measure))}</td><td class="soft">{_sense(measure)}</td>'
         parts.append(f"<tr><td>{escape(measure.name)}</td>{cells}{ends}</tr>")
     return [*parts, "</table></div>"]
+
+
+def _prose(text: str) -> str:
+    """Return text for a page, what stands between backticks as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _figure(picture: Picture, name: str) -> str:

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from akashic_cli.bench.agents.counting import count, equal_bounds, table_rows
-from akashic_cli.bench.agents.figures import Price
+from akashic_cli.bench.agents.figures import Objective, Price
+from akashic_cli.bench.agents.measures import measures
 from akashic_cli.bench.agents.strategies import Setting
+from akashic_cli.bench.agents.sweep import Plan
 from akashic_cli.bench.agents.workload import Episode, Waits, episode_of
 from akashic_cli.bench.transcripts import JsonObject, Run
 
@@ -69,6 +71,29 @@ def test_at_equal_bounds_no_threshold_needs_more_tokens_than_the_drop_does_and_n
     ]
     assert row["ratio_each"] == pytest.approx(row["cost"] / sum(best))
     json.dumps(row)
+
+
+def test_a_runs_measures_put_dropping_beside_each_summarising_policy_with_its_goal() -> None:
+    level = {"kind": "concurrency", "level": 2, "output_tokens_per_s": 3.0, "latency_p95_s": 4.0, "cost": 5.0}
+    row = {"level": 2, "cost": 0.5, "output": 1.0, "latency_p95": None}
+    result = {
+        "levels": [{**level, "policy": "drop"}],
+        "sustainable_per_min": {"drop": 2.0},
+        "over_summarise": [{**row, "policy": name, "base": "summarise"} for name in ("drop", "none")],
+        "sustainable_over": [{"policy": "drop", "base": "rewrite", "times": 2.0}],
+    }
+    # Twelve results stay, so the drop leaves all of this run.
+    plan = Plan(["drop", "summarise"], [2], True, SETTING, PRICE, Objective())
+    found = {m.name: m for m in measures(result, plan, [episode("a", 12, 50)])}
+    assert found["cost, drop, 2 agents"].goal is None
+    ratio = found["cost, drop against summarise, 2 agents"]
+    assert (ratio.value, ratio.goal, ratio.meets_goal) == (0.5, 0.72, True)
+    assert found["output, drop against summarise, 2 agents"].meets_goal is False
+    assert found["sustained, drop against rewrite"].meets_goal is True
+    assert not any("none against" in name for name in found)
+    assert not any(name.startswith("latency p95, shorter") for name in found), "it wasn't measured"
+    counted = [m for name, m in found.items() if "counted" in name]
+    assert [m.goal for m in counted] == [0.72]
 
 
 def test_a_bound_that_no_threshold_keeps_to_is_said() -> None:

@@ -36,16 +36,20 @@ def _levels(result: dict[str, Any]) -> Iterator[Measure]:
 
 
 def _ratios(result: dict[str, Any]) -> Iterator[Measure]:
-    for row in result["over_summarise"]:
-        goals = GOALS if row["policy"].startswith("drop") else {}
+    """Yield what dropping is against each summarising policy; of other policies the figures themselves say enough."""
+    for row in _of_drops(result["over_summarise"]):
         for key, (name, better) in _RATIOS.items():
             if row[key] is not None:
                 where = f"{row['policy']} against {row['base']}, {row['level']} agents"
-                yield Measure(f"{name}, {where}", row[key], "x", better, goal=goals.get(key))
-    for row in result["sustainable_over"]:
+                yield Measure(f"{name}, {where}", row[key], "x", better, goal=GOALS[key])
+    for row in _of_drops(result["sustainable_over"]):
         if row["times"] is not None:
-            goal = SUSTAINED_GOAL if row["policy"].startswith("drop") else None
-            yield Measure(f"sustained, {row['policy']} against {row['base']}", row["times"], "x", "higher", goal=goal)
+            name = f"sustained, {row['policy']} against {row['base']}"
+            yield Measure(name, row["times"], "x", "higher", goal=SUSTAINED_GOAL)
+
+
+def _of_drops(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (row for row in rows if row["policy"].startswith("drop"))
 
 
 def _bounds(plan: Plan, episodes: Sequence[Episode]) -> Iterator[Measure]:
