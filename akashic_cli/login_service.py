@@ -91,6 +91,7 @@ def login_service(
 
 
 def _systemd(command: Sequence[str], kept: Mapping[str, str], config: Path) -> LoginService:
+    # No PrivateTmp: homes, models and logs that people name may stand in /tmp.
     lines = [
         f"# {_MARK}; edits are lost when it runs again.",
         "[Unit]",
@@ -103,7 +104,6 @@ def _systemd(command: Sequence[str], kept: Mapping[str, str], config: Path) -> L
         "RestartSec=2",
         "TimeoutStopSec=15",
         "NoNewPrivileges=yes",
-        "PrivateTmp=yes",
         "UMask=0077",
         "",
         "[Install]",

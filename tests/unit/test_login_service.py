@@ -45,6 +45,7 @@ def test_a_unit_names_the_command_and_the_home_as_systemd_reads_them(tmp_path: P
     text = made.file.read_text()
     assert 'ExecStart="/opt/a place/python" -m akashic_daemon serve\n' in text
     assert f'Environment="AKASHIC_HOME={tmp_path}/a 100%% $$home"\n' in text
+    assert "PrivateTmp" not in text  # a home, a model or a log in /tmp would be another one there
     assert [c[2:] for c in ran] == [["daemon-reload"], ["enable", "--now", UNIT_NAME]]
     made.install()
     made.uninstall()
