@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/bench/engine_faults.py [--mode once|for-good|bug] [--first 1] [--last N] [--step 1]
 
-The run is that of `tests/engine_faults.py`: four sessions at once on the fake engine with edits, cancels, preemption, parking,
+The run is that of `tests/faulty_engine.py`: four sessions at once on the fake engine with edits, cancels, preemption, parking,
 hints and compaction, in one thread, so that the same N is the same call each time; with all tiers for odd N, with RAM alone
 for even ones. Afterwards the engine is well again, and every session goes on. An undisturbed run makes about 530 calls; all of
 them take about 10 minutes of CPU in each mode. It prints how many requests ended by an error for which call, and ends with 1
@@ -19,7 +19,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from engine_faults import fail_and_check
+from faulty_engine import fail_and_check
 
 MODES = {"once": {}, "for-good": {"stays_broken": True}, "bug": {"is_bug": True}}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_faults import Busy, Faults, fail_and_check
+from faulty_engine import Busy, Faults, fail_and_check
 from tiers_driver import small_blocks
 
 

@@ -23,7 +23,7 @@ from akashic_daemon.cache.compaction import compact
 from akashic_daemon.cache.holdings import Cells, Holdings, Watched
 from akashic_daemon.cache.keys import OpTable, marker_places, token_count
 from akashic_daemon.cache.node import Lineage, Node
-from akashic_daemon.cache.operations import NoRoom, Operations
+from akashic_daemon.cache.operations import Lost, NoRoom, Operations
 from akashic_daemon.cache.reclaim import NoSequence, Reclaimer
 from akashic_daemon.cache.recovery import Recovery, plan_recovery
 from akashic_daemon.cache.restore import Restorer
@@ -32,7 +32,7 @@ from akashic_daemon.program.path import Drop, Move
 from akashic_daemon.program.ranges import EMPTY, Ranges, intersect, normal, subtract
 from akashic_daemon.types import SequenceId
 
-__all__ = ["Cells", "Match", "NoRoom", "NoSequence", "RadixIndex", "Work", "common_length"]
+__all__ = ["Cells", "Lost", "Match", "NoRoom", "NoSequence", "RadixIndex", "Work", "common_length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class RadixIndex:
 
         Takes over what others have computed meanwhile. Entries from `limit` on are computed even when present.
         Raises NoRoom when an operation needs cells that can't be had, NoSequence when an insertion has none to stand in;
-        the sequence then stands before it.
+        the sequence then stands before it. Raises Lost when another let go of what the rest reads: start it again.
         """
         runner = self._tree.runners[sequence]
         while True:
@@ -271,7 +271,14 @@ class RadixIndex:
                 end = min(end, at + after.inserting)
             work_end = self._pass_present(sequence, runner, key, at, end, limit)
             if work_end is not None:
+                self._check_all_is_there(sequence)
                 return Work(runner.scratch if runner.scratch is not None else sequence, at, work_end, tip.next_position)
+
+    def _check_all_is_there(self, sequence: SequenceId) -> None:
+        """Raise Lost when a sequence lacks anything that its next token sees: what it computes would be another's KV."""
+        tip = self._tree.tip_of[sequence]
+        if not self._holdings.holds_all(sequence, Lineage.of(tip), tip.after.seen()):
+            raise Lost("cells that the rest of the path reads are gone", hint="begin again: it is planned anew")
 
     def extend(self, sequence: SequenceId, tokens: Sequence[int]) -> None:
         """Record that the tokens of a `Work` (or a first part of them) are computed."""

@@ -27,6 +27,10 @@ class NoRoom(EngineError):
         self.cells = cells
 
 
+class Lost(EngineError):
+    """What the rest of a path reads was let go of by another since it was planned."""
+
+
 class Operations:
     """Operations on the sequences of one tree."""
 
@@ -79,12 +83,19 @@ class Operations:
         old = self._holdings.held_spans(sequence, lineage, parts)
         held = [(h, s.cut(*r)) for h, s in old for r in intersect((s.indices,), copied)]
         moving = sum(span.length for _, span in held)
-        freed = sum(size(intersect(self._holdings.unique(sequence, home), (span.indices,))) for home, span in old)
+        waited = [span for home, span in old if home.pins]  # by another, whose path goes on from the old copies
+        freed = sum(
+            size(intersect(self._holdings.unique(sequence, home), (span.indices,)))
+            for home, span in old
+            if not home.pins
+        )
         if freed:
             self._reclaimer.before_eviction()
         if not self._reclaimer.make_room(max(0, moving - freed)):
             raise NoRoom(moving)
         saved = self._cells.save(sequence, [(s.position, s.end) for _, s in held]) if held else None
+        if waited:
+            self._make_keeper(tip, lineage, waited)
         for home, span in old:
             self._holdings.let_go(sequence, home, (span.indices,))
         if saved is not None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from akashic_daemon.cache.compaction import Holes
-from akashic_daemon.cache.index import NoRoom, NoSequence, RadixIndex
+from akashic_daemon.cache.index import Lost, NoRoom, NoSequence, RadixIndex
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import BatchItem, Engine, Interruptible, SegmentBatch
 from akashic_daemon.errors import AkashicError, Cancelled, EngineError, Overloaded
@@ -453,6 +453,9 @@ class StepLoop:
                 item, budget = self._piece(request, budget)
             except (NoRoom, NoSequence):
                 raise
+            except Lost as error:
+                self._lives.plan_anew(request, error)
+                continue
             except AkashicError as error:
                 if self._index.failed is not None:
                     raise

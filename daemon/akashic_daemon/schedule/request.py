@@ -102,6 +102,8 @@ class Request:
     last_token_s: float = 0.0
     started: bool = False
     cancelled: bool = False
+    planned_anew: int = 0
+    """How often what it was to read was let go of by others."""
     had_setback: bool = False
     """Whether it computes again because the cache had to be emptied under it."""
     had_everything: bool = False

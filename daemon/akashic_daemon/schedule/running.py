@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from akashic_daemon.schedule.admission import Admission
 
 
+_MOST_PLANS = 32
+"""Each time another has gone on meanwhile; a path that still isn't whole would never be."""
+
+
 class Running:
     """`requests` that were admitted, on the engine and the index that are bound."""
 
@@ -142,6 +146,15 @@ class Running:
         request.state, request.pending = State.QUEUED, None
         self.requests.remove(request)
         self.admission.waiting.give_back(request)
+
+    def plan_anew(self, request: Request, error: AkashicError) -> None:
+        """Let a request wait whose path lost cells to others since it was planned; its next turn is at once."""
+        request.planned_anew += 1
+        if request.planned_anew > _MOST_PLANS:
+            self.end_badly(request, error)
+            return
+        self.wait_again(request)
+        self.admission.blocked = False
 
     def send_back(self, error: AkashicError, *, is_bug: bool) -> list[Request]:
         """Let those who run wait again without their cells, and return them; end those for whom that was tried.
