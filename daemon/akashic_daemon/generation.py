@@ -11,7 +11,7 @@ import json
 import time
 from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, Room, t
 from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.engine.parts import parts_of, template_digest
-from akashic_daemon.errors import AkashicError, BadRequest, PromptTooLong
+from akashic_daemon.errors import AkashicError, BadRequest, NotFound, PromptTooLong
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.program.layout import preamble
 from akashic_daemon.program.path import Path
@@ -314,7 +314,9 @@ class Generation:
             self.traces.remember(known)
         said = answer_of(engine, turn.request, turn.prompt, job.generated, finished)
         await self._book.record(session, said.before, said.answer, said.ids, origin="api")
-        if known is not None:
+        if known is None:
+            return
+        with suppress(NotFound):  # removed since its answer was stored
             await self._sessions.add_explanation(session, _explanation(turn, job, finished))
             self._keeper.write(known, parts_of(engine.model))
 

@@ -81,3 +81,22 @@ def test_texts_are_forgotten_also_when_the_bytes_cannot_be_wiped_from_the_disk_y
             assert not holds_canary(service)
 
     asyncio.run(run())
+
+
+def test_an_answer_whose_session_is_removed_while_it_is_stored_comes_to_its_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with running_service(home, lambda _n, _p: FakeEngine()) as service:
+            explain = service.sessions.add_explanation
+
+            async def late(session: str, explanation: Any) -> None:
+                await service.sessions.remove_session(session)
+                await explain(session, explanation)
+
+            monkeypatch.setattr(service.sessions, "add_explanation", late)
+            done = await answer(service, ask(user("hi"), session="gone", max_tokens=5))
+            assert done.completion_tokens == 5
+            assert (await service.list_sessions()).sessions == []
+
+    asyncio.run(asyncio.wait_for(run(), 60))
