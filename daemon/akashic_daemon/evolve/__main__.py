@@ -225,8 +225,8 @@ def _chosen_by_model(
     """Return the model's name, the policy that it chose, and its figures of that one on the held-out runs.
 
     Evolved candidates and two hand-made ones are read on the runs that are chosen by, on the others just the chosen one and
-    what it is compared with: reading is what takes the time. Half of it is kept for the others; what there is no time for
-    is left out and told of.
+    what it is compared with: reading is what takes the time. Half of it is kept for the others, a quarter if the first run
+    takes so long; what there is no time for is left out and told of.
     """
     from akashic_daemon.fidelity.opening import known_model, open_engine
     from akashic_daemon.fidelity.policies import PolicyScorer
@@ -237,13 +237,14 @@ def _chosen_by_model(
     with closing(open_engine(known_model(options.model, settings), settings)) as engine:
         tell({"scoring": engine.model.name, "of": len(parts["watch"]) + len(parts["held_out"])})
         scorer = PolicyScorer(engine, policies, options.quality_turns, tell)
-        watched = _scored(scorer, parts["watch"], (time.monotonic() + deadline_s) / 2)
+        now_s = time.monotonic()
+        watched = _scored(scorer, parts["watch"], (now_s + deadline_s) / 2, first_s=(now_s + 3 * deadline_s) / 4)
         if not watched:
             tell({"note": "the time ended before a model had read any run: chosen by needed words"})
             return None, choose(search, drafts, None), None
         chosen = choose(search, {name: drafts[name] for name in (*read, "none") if name in drafts}, watched)
         scorer.policies = {name: policies[name] for name in policies if name in {chosen, BASELINE, COMPANION}}
-        held = _scored(scorer, parts["held_out"], deadline_s)
+        held = _scored(scorer, parts["held_out"], deadline_s, first_s=deadline_s)
     if len(watched) < len(parts["watch"]):
         tell(
             {
@@ -259,10 +260,13 @@ def _chosen_by_model(
     return engine.model.name, chosen, held or None
 
 
-def _scored(scorer: PolicyScorer, runs: list[Run], deadline_s: float) -> Scores:
-    """Return a model's figures of the runs that there is time for, short ones first; of the last one perhaps few answers."""
+def _scored(scorer: PolicyScorer, runs: list[Run], deadline_s: float, *, first_s: float) -> Scores:
+    """Return a model's figures of the runs that there is time for, short ones first; of the last one perhaps few answers.
+
+    The first run may take until first_s: without any there is nothing to choose by.
+    """
     found: dict[str, Any] = {}
-    scorer.is_over = lambda: time.monotonic() > deadline_s
+    scorer.is_over = lambda: time.monotonic() > (deadline_s if found else first_s)
     for run in sorted(runs, key=lambda run: sum(len(m.content) for m in run.messages)):
         if scorer.is_over():
             break
