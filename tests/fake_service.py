@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from akashic_daemon.config import load
-from akashic_daemon.engine.base import BatchItem, SamplingParams
+from akashic_daemon.engine.base import BatchItem, Engine, SamplingParams
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.paths import ensure_private_dir, find_paths
 from akashic_daemon.schedule.events import Finished, GenerationInput
@@ -21,7 +21,7 @@ from akashic_daemon.types import SequenceId
 NEVER = 1 << 40
 """`end_every` of an engine that talks to the end of its budget (save for one answer in four thousand million)."""
 
-MakeEngine = Callable[[str, Path], FakeEngine]
+MakeEngine = Callable[[str, Path], Engine]
 
 
 def register(home: Path, names: Sequence[str]) -> None:

@@ -125,7 +125,7 @@ def test_imported_pages_are_chosen_as_they_were_before(sparse: TorchEngine) -> N
 
 @pytest.mark.parametrize("more", [{}, {"gpu_kv_tokens": 2048}], ids=["on the device", "in RAM"])
 def test_16_bit_weights_choose_among_8_bit_keys(
-    file: Path, more: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    file: Path, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounds of 8-bit keys are wider than what such weights compute in; GPUs compute in 16 bits, CPUs don't."""
     monkeypatch.setattr(loading, "_types", lambda *_: Types(torch.bfloat16, torch.int8))

@@ -153,7 +153,7 @@ def test_validation_keeps_the_fitted_machine_for_later_plans(
             ("prefill", 256, 0, 1.0, True), ("prefill", 256, 1024, 1.2, True), ("decode", 1, 512, 0.022, False),
         )
     ]  # fmt: skip
-    result = {"machine": {**DESCRIBED["a100"].to_json(), "name": "here"}, "points": fitted_to}
+    result: dict[str, Any] = {"machine": {**DESCRIBED["a100"].to_json(), "name": "here"}, "points": fitted_to}
     result |= {"model": "m", "path": "smollm2-135m", "kv_format": "f16", "threads": 2, "rounds": 3, "disturbed": []}
     monkeypatch.setattr(planning, "run_module", lambda *_a, **_k: result)
     assert main(["bench", "plan", "--validate", "--json"]) == 0
