@@ -131,7 +131,9 @@ class Mover(JobThread):
         keeps_buffer = False
         try:
             if not self.store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
-                keeps_buffer = True
+                keeps_buffer = block.is_moving = (
+                    True  # until it is written: it has no copy yet, and must not be dropped for that
+                )
             block.size_bytes = size_bytes
             block.join(group)
             self.moves.demoted_bytes += size_bytes
@@ -231,8 +233,7 @@ class Mover(JobThread):
                 self._to_write.append(replace(write, group=group))
             else:
                 self._queued.discard(write.block)
-                if write.buffer is not None and self.outgoing is not None:
-                    self.outgoing.give_back(write.buffer)
+                self._give_back(write)
 
     def flush_writes(self) -> None:
         """Write everything that waits to be written."""
@@ -251,11 +252,16 @@ class Mover(JobThread):
 
     def _queue_write(self, write: _Write) -> None:
         if write.block in self._queued or write.block.on_ssd:
-            if write.buffer is not None and self.outgoing is not None:
-                self.outgoing.give_back(write.buffer)
+            self._give_back(write)
             return
         self._queued.add(write.block)
         self._to_write.append(write)
+
+    def _give_back(self, write: _Write) -> None:
+        """Give a write's buffer back, if it has one of its own."""
+        if write.buffer is not None and self.outgoing is not None:
+            write.block.is_moving = False
+            self.outgoing.give_back(write.buffer)
 
     def _schedule_writes(self) -> None:
         if not self._is_writing and self._to_write:
@@ -278,8 +284,7 @@ class Mover(JobThread):
         stored = set(written.keys)
         for write, out in zip(batch, outgoing, strict=True):
             self._queued.discard(write.block)
-            if write.buffer is not None and self.outgoing is not None:
-                self.outgoing.give_back(write.buffer)
+            self._give_back(write)
             if write.block.key in stored:
                 write.block.is_labelled = True
                 write.block.on_ssd = write.block.on_ssd or len(out.payload) > 0
