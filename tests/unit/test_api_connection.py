@@ -215,6 +215,35 @@ def test_a_client_that_closes_its_sending_side_counts_as_gone(home: Path) -> Non
     assert service.closed == 2
 
 
+def test_a_broken_body_behind_expect_is_refused_once(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(request(b"zz\r\n", b"Transfer-Encoding: chunked", b"Expect: 100-continue"))
+        answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert answer.count(b"HTTP/1.1") == 1
+
+    over_tcp(EchoService(home), check)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_client_that_has_reset_its_connection_is_no_bug_when_it_is_answered(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_reset(_transport: object) -> None:
+        raise OSError(107, "Transport endpoint is not connected")
+
+    async def check(connect: Callable[[], Awaitable[Wire]]) -> None:
+        reader, writer = await connect()
+        writer.write(request(b"", b"Content-Length: 1000", b"Expect: 100-continue", path="/nothing"))
+        with suppress(ConnectionError):
+            await reader.read(-1)
+
+    monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.write_eof", is_reset)
+    over_tcp(EchoService(home), check)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/chat", request(b"{", b"Content-Length: 100", path="/nothing")])
 def test_whoever_waited_longest_makes_room_and_who_is_answered_stays(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bytes

@@ -51,7 +51,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
-        self._answered = _Answered(transport, self._end)
+        self._answered = _Answered(transport, self._end, self._has_ended)
         self._idle_since_s = self.loop.time()
         self._wait(HEAD_LIMIT_S)
         if len(self.connections) > MOST_CONNECTIONS:
@@ -125,12 +125,19 @@ class Connection(H11Protocol):
         else:
             self.transport.close()
 
+    def _has_ended(self) -> bool:
+        return self._left_bytes is not None or self.transport.is_closing()
+
     def _linger(self) -> None:
         """Say that nothing more will be sent, and throw away what still comes."""
         if self.transport.is_closing():
             return
-        self.transport.write_eof()
         self._stop_waiting()
+        try:
+            self.transport.write_eof()
+        except OSError:  # it has reset the connection
+            self.transport.abort()
+            return
         self._left_bytes = SKIPPED_BYTES
         self._lingers_until_s = self.loop.time() + (LINGER_AT_STOP_S if self._stops else LINGER_S)
         self.flow.resume_reading()
@@ -197,18 +204,19 @@ class Connection(H11Protocol):
 class _Answered(Transport):
     """A connection's transport as an answer sees it: closed by that, it lingers."""
 
-    def __init__(self, transport: Transport, end: Callable[[], None]) -> None:
+    def __init__(self, transport: Transport, end: Callable[[], None], has_ended: Callable[[], bool]) -> None:
         super().__init__()
         self._transport = transport
         self._end = end
+        self._has_ended = has_ended
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send."""
         self._transport.write(data)
 
     def is_closing(self) -> bool:
-        """Tell if the connection is closed or being closed."""
-        return self._transport.is_closing()
+        """Tell if nothing more can be said: it lingers, or is closed."""
+        return self._has_ended()
 
     def close(self) -> None:
         """Close when the client has said all."""
