@@ -58,6 +58,11 @@ def test_a_session_that_ram_has_no_room_for_comes_back_from_ssd(
 
     async def run() -> None:
         async with running_service(home, lambda *_: in_ram(file, devices, kv_type, blocks), flags=TIERS) as service:
+            assert service._loading is not None
+            await asyncio.wait({service._loading})
+            exporter = service._loop.tiering._exporter
+            assert exporter is not None
+            exporter.min_recompute_s = 0.0  # everything is worth writing, however fast this machine is
             first = {name: await _asked(service, name, text) for name, text in texts.items()}
             engine = service._loop.engine
             assert isinstance(engine, TorchEngine)
@@ -79,9 +84,6 @@ def test_a_session_that_ram_has_no_room_for_comes_back_from_ssd(
 
 async def _asked(service: Service, session: str, text: str) -> tuple[str, int, int]:
     """Ask; return what was said, the prompt's tokens, and how many of them were computed."""
-    exporter = service._loop.tiering._exporter
-    if exporter is not None:
-        exporter.min_recompute_s = 0.0  # everything is worth writing, however fast this machine is
     found = await answer(service, ask(user(text), session=session, sampling=GREEDY, max_tokens=6))
     return found.text, found.prompt_tokens, found.reuse.computed_tokens
 
