@@ -264,7 +264,6 @@ class RadixIndex:
             if key[at] < 0:
                 self._operate(sequence, runner, key[at])
                 continue
-            self._operations.enter_insertion(sequence, runner, tip)
             end = _next(runner.markers, at, len(key))
             after = tip.after if not tip.is_run or tip.before.inserting else None
             if after is not None and after.inserting:
@@ -272,6 +271,8 @@ class RadixIndex:
             work_end = self._pass_present(sequence, runner, key, at, end, limit)
             if work_end is not None:
                 self._check_all_is_there(sequence)
+                # Only what is computed needs a sequence of the insertion's own; what is present goes without.
+                self._operations.enter_insertion(sequence, runner, self._tree.tip_of[sequence])
                 return Work(runner.scratch if runner.scratch is not None else sequence, at, work_end, tip.next_position)
 
     def _check_all_is_there(self, sequence: SequenceId) -> None:
