@@ -173,7 +173,7 @@ def _torch(what: str) -> Callable[[Inputs, Target | None, Progress], Found]:
 def _needs_torch(_inputs: Inputs) -> str:
     from importlib.util import find_spec
 
-    return "" if find_spec("torch") is not None else "it needs torch: pip install 'akashic-cli[gpu]'"
+    return "" if find_spec("torch") is not None else "it needs torch: `./install.sh --with gpu`"
 
 
 def _fidelity(inputs: Inputs, _peer: Target | None, progress: Progress) -> Found:

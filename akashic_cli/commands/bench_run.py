@@ -203,7 +203,7 @@ def _write_report(record: Record, path: Path) -> None:
         require_matplotlib()
         pictures = draw(record)
     except Unsupported:
-        why = "No plots: matplotlib isn't installed (pip install 'akashic-cli[plot]')."
+        why = "No plots: matplotlib isn't installed (`./install.sh --with plot` brings it)."
         say(f"warning: {path} has no plots: matplotlib isn't installed")
     write_atomically(path, html(record, pictures, why))
 

@@ -34,6 +34,6 @@ def mcp(
             raise
         raise Unsupported(
             "serving MCP: the package mcp isn't installed",
-            hint="`./install.sh --with mcp`, or pip install 'akashic-cli[mcp]'",
+            hint="`./install.sh --with mcp`",
         ) from error
     build(namespace=namespace, autostart=not no_autostart).run("stdio")

@@ -46,7 +46,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 def test_a_suite_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("kernels", "torch-decode"):
-        assert "akashic-cli[gpu]" in SUITES[name].needs(Inputs())
+        assert "--with gpu" in SUITES[name].needs(Inputs())
 
 
 def test_without_a_gpu_the_references_are_timed_and_that_is_said(

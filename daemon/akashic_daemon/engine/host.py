@@ -109,7 +109,7 @@ def torch_engine(config: Config, name: str, path: Path, digests: Path | None = N
     except ImportError as error:
         raise Unsupported(
             f"opening the model {path}: the torch engine needs {error.name}, which isn't installed",
-            hint="pip install 'akashic-cli[gpu]', or use a GGUF with llama.cpp",
+            hint="`./install.sh --with gpu`, or use a GGUF with llama.cpp",
         ) from error
     options = TorchOptions(
         name=name,

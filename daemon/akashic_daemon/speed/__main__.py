@@ -88,7 +88,7 @@ def _torch(what: str, model: str | None, *, full: bool) -> dict[str, Any]:
     except ImportError as error:
         raise Unsupported(
             f"measuring {what} of the torch engine needs {error.name}, which isn't installed",
-            hint="pip install 'akashic-cli[gpu]'",
+            hint="`./install.sh --with gpu`",
         ) from error
     settings = load(find_paths().config_file)
     on_gpu = torch.cuda.is_available() and settings.config.model.gpu_layers != 0

@@ -42,7 +42,7 @@ class GgufFile:
         except ImportError as error:
             raise Unsupported(
                 f"opening the model {path}: the torch engine reads GGUFs by the package gguf, which isn't installed",
-                hint="pip install 'akashic-cli[gpu]'",
+                hint="`./install.sh --with gpu`",
             ) from error
         self._path = path
         self._gguf = gguf

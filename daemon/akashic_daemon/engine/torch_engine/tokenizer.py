@@ -36,7 +36,7 @@ class HfTokenizer:
         except ImportError as error:
             raise Unsupported(
                 f"opening the model {folder}: its tokenizer needs the package tokenizers, which isn't installed",
-                hint="pip install 'akashic-cli[gpu]'",
+                hint="`./install.sh --with gpu`",
             ) from error
         described = read_json(folder / "tokenizer.json")
         file = folder / "tokenizer.json"
