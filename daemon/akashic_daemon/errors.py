@@ -286,14 +286,14 @@ class StoreUnwritable(StoreError):
 
 
 def error_kinds() -> list[type[AkashicError]]:
-    """Return every kind of error, the base first."""
+    """Return the kind of error of each code, the base first; where kinds share a code, the one that the others are kinds of."""
     return list(_tree(AkashicError).values())
 
 
 def _tree(root: type[AkashicError]) -> dict[str, type[AkashicError]]:
     found = {root.code: root}
     for sub in root.__subclasses__():
-        found.update(_tree(sub))
+        found |= {code: kind for code, kind in _tree(sub).items() if code not in found}
     return found
 
 
