@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from akashic_daemon.cache.operations import Lost, NoRoom
-from akashic_daemon.errors import EngineError, error_kinds, from_wire, to_wire
+from akashic_daemon.errors import EngineError, error_kinds, from_wire
 
 
 def test_a_code_that_several_kinds_share_stands_for_the_widest_of_them() -> None:
@@ -11,4 +11,4 @@ def test_a_code_that_several_kinds_share_stands_for_the_widest_of_them() -> None
     assert NoRoom.code == Lost.code == EngineError.code
     by_code = {kind.code: kind for kind in error_kinds()}
     assert by_code["engine"] is EngineError
-    assert type(from_wire(to_wire(EngineError("it failed", hint="look")))) is EngineError
+    assert type(from_wire(EngineError("it failed", hint="look").to_wire())) is EngineError
