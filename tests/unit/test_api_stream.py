@@ -321,6 +321,14 @@ KEEPALIVES = {
 }
 
 
+ASKED: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/completions": {"prompt": "a"},
+    "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}]},
+}
+
+
 class OwnClock:
     """What a stream knows of asyncio, with a clock that goes on when the test says so."""
 
@@ -365,8 +373,8 @@ def test_no_silence_of_a_long_prefill_lasts_15_seconds(home: Path, monkeypatch: 
         yield finished("done", 1)
 
     async def check() -> None:
-        asked = {"messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a", "max_tokens": 5}
-        caller = Caller(EchoService(home, slow), path, [json.dumps({**asked, "stream": True}).encode()])
+        asked = {**ASKED[path], "max_tokens": 5, "stream": True}
+        caller = Caller(EchoService(home, slow), path, [json.dumps(asked).encode()])
 
         async def send(message: Any) -> None:
             if message.get("body"):

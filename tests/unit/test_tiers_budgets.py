@@ -61,7 +61,7 @@ def test_a_size_is_shown_readably_and_kept_as_bytes(tmp_path: Path) -> None:
 def test_a_wrong_size_in_the_settings_is_named_with_its_setting(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[cache]\nssd_bytes = "4G"\n')
-    with pytest.raises(ConfigError, match=r"cache\.ssd_bytes in .*config\.toml.*no size.*'4G'"):
+    with pytest.raises(ConfigError, match=r"cache\.ssd_bytes, from .*config\.toml.*no size.*'4G'"):
         load(file, env={})
 
 
