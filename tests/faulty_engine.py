@@ -13,8 +13,7 @@ from pathlib import Path as FilePath
 from unittest import mock
 
 from akashic_daemon.config import ScheduleSection
-from akashic_daemon.engine.base import BatchItem, PackedRun, Sampler, SamplingParams, SavedCells
-from akashic_daemon.engine.fake import FakeCells
+from akashic_daemon.engine.base import PackedRun, Sampler, SamplingParams, SavedCells
 from akashic_daemon.errors import EngineError
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.path import Drop, Insert, Op, Repos
@@ -29,19 +28,25 @@ _SEQUENCES = 7
 
 @dataclass(slots=True)
 class Faults:
-    """Fails call number `fail_at` (from 1), and all later ones where it stays broken; as a bug where `is_bug`."""
+    """Fails call number `fail_at` (from 1), and all later ones where it stays broken; as a bug where `is_bug`.
+
+    among: the kinds of calls that are counted and may fail; all, if empty.
+    """
 
     fail_at: int | None
     stays_broken: bool = False
     is_bug: bool = False
+    among: frozenset[str] = frozenset()
     total: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
 
     def hit(self, call: str) -> bool:
         """Count a call; tell if it fails."""
-        self.total += 1
         self.calls[call] += 1
+        if self.among and call not in self.among:
+            return False
+        self.total += 1
         at = self.fail_at
         fails = at is not None and (self.total >= at if self.stays_broken else self.total == at)
         if fails:
@@ -120,14 +125,6 @@ class Faulty(Breakable):
         self.faults.check("import")
         with mock.patch.object(self, "faults", Faults(None)):
             super().import_runs(runs, sequence)
-
-    def decode(self, batch: Sequence[BatchItem]) -> None:
-        """Compute, or fail."""
-        super().decode(batch)
-
-    def save(self, sequence: SequenceId, ranges: Sequence[tuple[int, int]]) -> FakeCells:
-        """Copy out, or fail."""
-        return super().save(sequence, ranges)
 
 
 class Busy:

@@ -123,10 +123,18 @@ class Schedule:
         choice = chance.choice(
             (Choice(to_bytes=chance.randrange(400_000)), Choice(unused_for_s=float(chance.randrange(200))), Choice(other_than="fake"))
         )  # fmt: skip
+        mover.flush_writes()  # as a dry run does first
+        before = self._on_disk()
         told = would_prune(mover, choice)
+        assert self._on_disk() == before
         gone = prune(mover, choice)
         if choice.to_bytes is None:
             assert told.ssd_blocks == gone.ssd_blocks
+
+    def _on_disk(self) -> set[str]:
+        ssd = self.daemon.mover.ssd
+        assert ssd is not None
+        return {stored.key for stored in ssd.labels("fake")}
 
     def verify(self) -> None:
         """Look for damage: there is none."""
@@ -134,7 +142,7 @@ class Schedule:
         assert found == []
 
     def read_ahead(self) -> None:
-        """Bring a session's blocks into RAM, and let a request be about to read some meanwhile."""
+        """Bring a session's blocks into RAM."""
         loop, mover = self.daemon.loop, self.daemon.mover
         assert loop.index is not None
         pieces = loop.tiering.pieces(loop.index.ops.key(self.paths[self.chance.choice(sorted(self.paths))]))

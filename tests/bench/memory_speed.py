@@ -134,8 +134,18 @@ def main() -> int:
     said = [one for c in conversations for _, turns in c.sessions for one in turns]
     questions = [question.text for c in conversations for question in c.questions]
     measure = index_only if asked.index_only else through_store
-    print(json.dumps({"turns": asked.turns, **measure(said, questions, asked.turns, static_vectors.load())}))
+    found = measure(said, questions, asked.turns, static_vectors.load())
+    print(json.dumps({"turns": asked.turns, **found, "wanted": _wanted(asked.turns)}))
     return 0
+
+
+def _wanted(turns: int) -> dict[str, float]:
+    """Return the goals: a search's is that of the next larger size that has one."""
+    return {
+        "ingest_turns_per_s": 2000,
+        "index_bytes_per_turn": 1200,
+        "search_p95_ms": 15 if turns <= 100_000 else 120,
+    }
 
 
 if __name__ == "__main__":

@@ -58,8 +58,13 @@ def main() -> None:
     if copied:
         machine = replace(machine, stream=copied, kv_stream=copied)
     print(f"{options.file or 'figures of README'}; {machine.name}, {machine.stream / 1e12:.2f} TB/s")
+    rows = list(predictions(measured, machine))
+    if not rows:
+        raise SystemExit(
+            f"{options.file} has no figure of decode or prefill: it must be what torch_decode.py --json wrote"
+        )
     worst = 0.0
-    for what, found, said in predictions(measured, machine):
+    for what, found, said in rows:
         error = said / found - 1
         worst = max(worst, abs(error))
         print(f"{what:28} measured {found:10,.1f}  planned {said:10,.1f}  {100 * error:+6.1f} %")

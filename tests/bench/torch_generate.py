@@ -24,6 +24,7 @@ from akashic_daemon.engine.torch_engine.weights import Weights
 from bench.torch_decode import LLAMA_3_8B, A, make_engine, random_weights
 
 WARM_UP = 12
+GOAL = 1.5
 WAYS = [
     (attention, cache)
     for attention in ("sdpa", "flash_attention_2", "flash_attention_3")
@@ -122,12 +123,17 @@ def main() -> None:
         print(name, results[name], flush=True)
         torch.cuda.empty_cache()
     results["ours_again_ms"] = ours_ms(weights, prompt, wanted.tokens)
-    best = min(theirs, key=lambda name: theirs[name])
-    results["best"] = best
-    results["times_faster"] = theirs[best] / max(results["ours_ms"], results["ours_again_ms"])
+    if theirs:
+        best = min(theirs, key=lambda name: theirs[name])
+        results["best"] = best
+        results["times_faster"] = theirs[best] / max(results["ours_ms"], results["ours_again_ms"])
+        results["wanted_times_faster"] = GOAL
     print(json.dumps(results, indent=1))
     if wanted.json:
         wanted.json.write_text(json.dumps(results, indent=1))
+    if not theirs:
+        raise SystemExit("none of transformers' ways ran: their reasons are above")
+    raise SystemExit(results["times_faster"] < GOAL)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--text", type=Path, default=Path(__file__).parents[2] / "ARCHITECTURE.md")
+    parser.add_argument("--text", type=Path, default=Path(__file__).parents[2] / "LICENSE")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--kinds", nargs="+", choices=("f32", "f16"), default=["f32", "f16"])
     parser.add_argument("--json", type=Path)

@@ -77,7 +77,7 @@ def from_json(values: Mapping[str, Any]) -> Machine:
 
 
 def _gpu(
-    name: str, memory_gib: float, stream: float, flops: float, link: float, price: float, layer_s: float = 40e-6
+    name: str, memory_gib: float, stream: float, flops: float, link: float, price: float, layer_s: float = 22e-6
 ) -> Machine:
     """Return a card in a workstation: RAM behind the link, an SSD behind RAM."""
     tiers = (Tier("ram", 128 * GIB, link, 20e-6), Tier("ssd", TB, min(link, 3.5 * GB), 100e-6))
@@ -88,7 +88,7 @@ def _gpu(
 
 DESCRIBED = {
     # Bandwidths at what copies reach, about 0.88 of the data sheets' ones; prices of clouds are rough: give your own.
-    # 40 us a layer is what the torch engine's dense decode on an H200 leaves over the ceiling (README).
+    # 22 us a layer is what the torch engine's dense decode on an H200 leaves over the ceiling (README).
     "h200": _gpu("h200", 140, 4.2 * TB, 989e12, 54 * GB, 3.5),
     "h100": _gpu("h100", 80, 2.95 * TB, 989e12, 54 * GB, 2.5),
     "a100": _gpu("a100", 80, 1.8 * TB, 312e12, 24 * GB, 1.5),

@@ -131,9 +131,8 @@ class Mover(JobThread):
         keeps_buffer = False
         try:
             if not self.store_in_ram(block, buffer.view(size_bytes)) and to_disk and self._ssd is not None:
-                keeps_buffer = block.is_moving = (
-                    True  # until it is written: it has no copy yet, and must not be dropped for that
-                )
+                # Until it is written it has no other copy, and must not be dropped for that.
+                keeps_buffer = block.is_moving = True
             block.size_bytes = size_bytes
             block.join(group)
             self.moves.demoted_bytes += size_bytes
