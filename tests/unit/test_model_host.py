@@ -105,6 +105,20 @@ def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_queue() -> None:
     with_host(check)
 
 
+def test_a_load_that_meets_a_bug_is_told_as_failed_and_nothing_of_it_is_kept() -> None:
+    def bug(_name: str, _path: Path) -> FakeEngine:
+        raise RuntimeError("CUDA out of memory")
+
+    async def check(host: ModelHost) -> None:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            await host.acquire(A)
+        assert (host.state.state, host.state.detail) == ("failed", "CUDA out of memory")
+        assert await host.peek_settled("a") is None
+        assert host._loading is None
+
+    with_host(check, bug)
+
+
 def test_ids_that_the_loaded_model_has_not_are_tokenized_anew() -> None:
     async def check(host: ModelHost) -> None:
         engine = await host.acquire(A)

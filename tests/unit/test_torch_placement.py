@@ -48,16 +48,32 @@ def file(tmp_path: Path) -> Path:
 @given(rooms_of, needs, st.integers(0, 100))
 def test_every_layer_gets_a_place_where_it_fits_if_there_is_any(rooms: list[int], need: Need, cells: int) -> None:
     size = need.layer + cells * need.cell
-    beside = [0] * len(rooms)
-    beside[0] += need.embedding
-    beside[-1] += 0 if need.tied and len(rooms) == 1 else need.head
-    holds = [max(0, room - taken) // size for room, taken in zip(rooms, beside, strict=True)]
+
+    def holds(first: int, last: int) -> list[int]:
+        """Of devices first to last, when these two have embedding and head: the layers that each has room for."""
+        left = rooms[first : last + 1]
+        left[0] -= need.embedding
+        left[-1] -= 0 if need.tied and first == last else need.head
+        return [max(0, room) // size for room in left]
+
     counts = divide(rooms, need, cells)
     if counts is None:
-        assert sum(holds) < need.layers
-    else:
-        assert sum(counts) == need.layers
-        assert all(count <= most for count, most in zip(counts, holds, strict=True))
+        for last in range(len(rooms)):
+            for first in range(last + 1):
+                most = holds(first, last)
+                assert not (most[0] and most[-1] and len(most[:1] + most[1:][-1:]) <= need.layers <= sum(most))
+        return
+    used = [number for number, count in enumerate(counts) if count]
+    assert sum(counts) == need.layers
+    shared = counts[used[0] : used[-1] + 1]
+    assert all(count <= most for count, most in zip(shared, holds(used[0], used[-1]), strict=True))
+
+
+def test_embedding_and_head_stand_with_layers_not_on_devices_that_take_none() -> None:
+    need = Need(layers=10, layer=100, cell=0, embedding=200, head=200, tied=False)
+    assert divide([1000, 310, 150], need, 0) is None
+    assert divide([1100, 310, 150], need, 0) == [9, 1, 0]
+    assert divide([150, 310, 1100], need, 0) == [0, 1, 9]
 
 
 @given(rooms_of, needs)

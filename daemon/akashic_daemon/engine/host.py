@@ -250,14 +250,22 @@ class ModelHost:
 
     async def _have(self, model: KnownModel) -> None:
         """Load a model unless it is there. A load goes on to its end though who asked for it leaves: who asks again finds it."""
-        if self._loading is not None and not self._loading.done():
-            await asyncio.wait({self._loading})
+        await self._loaded()
         if not self._has(model):
             self._loading = asyncio.create_task(self._load(model))
-            self._loading.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # whoever waits raises it
+            self._loading.add_done_callback(self._has_loaded)
             await asyncio.shield(self._loading)
+
+    async def _loaded(self) -> None:
+        """Wait for the end of a load whose asker has left."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+
+    def _has_loaded(self, task: asyncio.Task[None]) -> None:
+        """Let go of a load, and with it of what its error holds; whoever waits for it raises that."""
+        if self._loading is task:
+            self._loading = None
+        _ = task.cancelled() or task.exception()
 
     def keep(self) -> None:
         """Begin another use of the loaded model; only while one lasts."""
@@ -317,6 +325,7 @@ class ModelHost:
     async def peek_settled(self, name: str) -> Engine | None:
         """Do the same after a load that is under way has ended."""
         async with self._lock:
+            await self._loaded()
             return self.peek(name)
 
     async def _load(self, model: KnownModel) -> None:
@@ -332,8 +341,8 @@ class ModelHost:
                     f"loading the model {model.name}: {model.path} changed meanwhile", hint="send the request again"
                 )
             self._loop.check_open()
-        except AkashicError as error:
-            self.state = EngineStatus(model=model.name, state="failed", detail=str(error))
+        except Exception as error:
+            self.state = EngineStatus(model=model.name, state="failed", detail=str(error) or repr(error))
             raise
         engine = self._loop.engine
         assert engine is not None

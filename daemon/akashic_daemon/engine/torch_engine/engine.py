@@ -62,6 +62,8 @@ class TorchEngine:
         self._threads_set = 0
         self._graphs: DecodeGraphs | None = None
         self._on_gpu = loaded.kv.pool.device.type == "cuda"
+        if self._on_gpu:  # Triton launches where torch stands, and this thread has no other engine
+            torch.cuda.set_device(loaded.kv.pool.device)
         if self._on_gpu and options.cuda_graphs:
             self._graphs = DecodeGraphs(self._model, self._attention, vocabulary.size)
         self._logits: LastLogits | None = None

@@ -59,10 +59,13 @@ class CellExporter:
         cells = self._kv.cells(sequence, start, end)
         parts = self._parts(np.frombuffer(into, np.uint8)[HEAD_BYTES:needed], count)
         parts.slots[:] = cells % self._kv.table.page_tokens
-        on_device = torch.from_numpy(cells).to(self._kv.pool.device)
-        for layer in range(self._layers):
-            for part, found in zip(parts.stored, self._kv.pool.read(layer, on_device), strict=True):
-                part[layer].copy_(found)
+        try:
+            on_device = torch.from_numpy(cells).to(self._kv.pool.device)
+            for layer in range(self._layers):
+                for part, found in zip(parts.stored, self._kv.pool.read(layer, on_device), strict=True):
+                    part[layer].copy_(found)
+        except RuntimeError as error:
+            raise EngineError(f"exporting {count} cells: {error}", hint="see the daemon's log") from error
         kind = _KV_TYPES[self._kv.pool.dtype]
         return Head(storage, kind, count, start, needed - HEAD_BYTES).write(into)
 

@@ -1,7 +1,8 @@
 """Decode steps as CUDA graphs: one a batch size, replayed with new tables, so that no kernel waits for the host.
 
-Where layers stand on several devices, each has a graph of its own, and the rows are copied from each to the next. A graph reads its tokens, slots, positions and views from one buffer, which one copy fills, and ends by writing each row's
-likeliest token where the host reads it. Rows that pad a batch write nowhere and see nothing.
+Where layers stand on several devices, each has a graph of its own, and the rows are copied from each to the next. A graph
+reads its tokens, slots, positions and views from one buffer, which one copy fills, and ends by writing each row's likeliest
+token where the host reads it. Rows that pad a batch write nowhere and see nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ class DecodeGraphs:
 
     def run(self, step: Step) -> tuple[torch.Tensor, Best]:
         """Start a step and return its logits [items, vocabulary], valid until the next run, and a wait for the best."""
-        cells = [part.slots(step) for part in self._parts]
+        cells = []
+        for part in self._parts:
+            with computing_on(part.pool.device):
+                cells.append(part.slots(step))
         batch = next(size for size in BATCHES if size >= len(step.segments))
         made = (batch, self._room(step))
         if made not in self._graphs:

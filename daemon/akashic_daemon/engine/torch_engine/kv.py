@@ -250,6 +250,7 @@ class PagedKv:
             return
         packing, lists = packed
         self.pool.move(packing)
+        self.table.moved(packing, lists)
         count = len(self._views)
         self._views = lists[:count]
         for held, views in zip(self._saved.values(), lists[count:], strict=True):

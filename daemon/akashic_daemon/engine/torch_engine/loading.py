@@ -64,7 +64,13 @@ def load(options: TorchOptions, vocabulary: Vocabulary) -> Loaded:
     placed = place(options, shape, devices, types, warnings)
     one = None if placed.cells else Sizes(options, shape, placed.runs[0].device, types, warnings)
     of_layers = [run.device for run in placed.runs for _ in range(run.count)]
-    weights = load_weights(source, of_layers, types.weights, str(options.path))
+    try:
+        weights = load_weights(source, of_layers, types.weights, str(options.path))
+    except RuntimeError as error:  # torch's own for memory that isn't there
+        raise ModelError(
+            f"loading the weights of {options.path} to {described(placed.runs)}: {error}",
+            hint="free memory there, lower cache.kv_tokens, or name further devices in model.torch_devices",
+        ) from error
     kv_cells, window = one.cells_and_window(weights.nbytes) if one else (placed.cells, placed.window)
     kv = make_kv(options, shape, kv_cells, types.kv, placed.runs)
     if options.gpu_kv_tokens:

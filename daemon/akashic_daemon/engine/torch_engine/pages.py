@@ -156,7 +156,7 @@ class PageTable:
         """Move the cells of badly used pages together, so that `pages` pages (or as many as can be) become free.
 
         holders: every list of views there is. Returns what to move and the holders' new lists, in their order; None when
-        nothing is to be gained.
+        nothing is to be gained. Nothing changes before `moved` is called, once the cells have moved.
         """
         chosen = self._badly_used(holders, pages)
         if chosen is None:
@@ -172,7 +172,6 @@ class PageTable:
         places = np.arange(self.count * self.page_tokens)
         places[source] = target
         lists = [views_of(places[cells], positions, self.page_tokens) for cells, positions in expanded]
-        self._recount(lists, chosen, kept, len(source))
         return Packing(source, target), lists
 
     def _badly_used(self, holders: Iterable[Views], pages: int) -> Longs | None:
@@ -195,7 +194,10 @@ class PageTable:
             np.add.at(steps, (views[:, PAGE], views[:, OFFSET] + views[:, LENGTH]), -1)
         return np.cumsum(steps, axis=1)[:, :-1] > 0
 
-    def _recount(self, lists: Sequence[Views], chosen: Longs, kept: Longs, moved: int) -> None:
+    def moved(self, packing: Packing, lists: Sequence[Views]) -> None:
+        """Count anew after a packing was carried out: `lists` are all holders' now."""
+        chosen, kept = (np.unique(cells // self.page_tokens) for cells in (packing.source, packing.target))
+        moved = len(packing.source)
         self.refs[:] = 0
         for views in lists:
             self.hold(views)

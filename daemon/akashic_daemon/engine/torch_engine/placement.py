@@ -55,15 +55,31 @@ class Need:
 def divide(rooms: Sequence[int], need: Need, cells: int) -> list[int] | None:
     """Return how many layers each device takes, in proportion to its bytes of room; None when they don't fit.
 
-    A device whose room holds not one layer takes none.
+    The embedding stands with the first layer and the head with the last, so a device that takes no layer holds nothing. As
+    many neighbouring devices share as can.
     """
+    count = len(rooms)
+    for width in range(count, 0, -1):
+        for first in range(count - width + 1):
+            counts = _filled(rooms[first : first + width], need, cells)
+            if counts is not None:
+                return [0] * first + counts + [0] * (count - width - first)
+    return None
+
+
+def _filled(rooms: Sequence[int], need: Need, cells: int) -> list[int] | None:
+    """Divide so that the first and the last device take layers; None when that can't be."""
     left = list(rooms)
     left[0] -= need.embedding
     left[-1] -= 0 if need.tied and len(rooms) == 1 else need.head
     whole, size = list(left), need.layer + cells * need.cell
     counts = [0] * len(rooms)
-    for _ in range(need.layers):
-        fitting = [n for n, room in enumerate(left) if room >= size]
+    ends = sorted({0, len(rooms) - 1})
+    if need.layers < len(ends):
+        return None
+    for number in range(need.layers):
+        fitting = ends[number : number + 1] or range(len(rooms))
+        fitting = [n for n in fitting if left[n] >= size]
         if not fitting:
             return None
         most = max(fitting, key=lambda n: left[n] / whole[n])

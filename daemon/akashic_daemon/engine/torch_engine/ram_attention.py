@@ -55,6 +55,7 @@ class RamAttention(PagedAttention):
         pages, tokens = step.cells // self.pool.page_tokens, self.pool.page_tokens
         self._through_hot = self._fits(step)
         if self._hot is not None and self._through_hot:
+            self._ram.stage.settle()
             return np.array(self._hot.open(pages.tolist()), np.int64) * tokens + step.cells % tokens
         written = np.unique(pages)
         seen = np.unique(np.concatenate([written, *(segment.views[:, PAGE] for segment in step.segments)]))

@@ -42,12 +42,14 @@ class SplitPool:
     def read(self, layer: int, cells: torch.Tensor) -> Stored:
         """Return copies of what these cells hold, on the layer's device or in RAM."""
         part, number = self.places[layer]
-        return self.parts[part].read(number, cells)
+        with computing_on(self.parts[part].device):
+            return self.parts[part].read(number, cells)
 
     def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
         """Put what was stored into these cells."""
         part, number = self.places[layer]
-        self.parts[part].write(number, cells, stored, source)
+        with computing_on(self.parts[part].device):
+            self.parts[part].write(number, cells, stored, source)
 
     def move(self, packing: Packing) -> None:
         """Carry out a packing on each device."""

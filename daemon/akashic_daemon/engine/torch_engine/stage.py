@@ -34,6 +34,8 @@ class Stage:
         self._device = device
         self._aside: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._seen = self._written = torch.empty(0, dtype=torch.int64, device=device)
+        self._under_way = False
+        """Whether pages may be coming that no layer has waited for."""
         self.read_pages = 0
         """Pages of a layer that were brought so far."""
 
@@ -49,11 +51,16 @@ class Stage:
 
     def layer(self, number: int) -> tuple[torch.Tensor, ...]:
         """Return the parts of a layer [pages, ...] once they are there; the next layer's are on their way then."""
-        if self._aside is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._aside)
+        self.settle()
         if number + 1 < len(self._home[0]):
             self._bring(number + 1)
         return self._rooms[number % len(self._rooms)]
+
+    def settle(self) -> None:
+        """Let what comes next on the device wait for pages under way; a step that failed leaves some, and lent rooms are used."""
+        if self._under_way and self._aside is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._aside)
+        self._under_way = False
 
     def keep(self, number: int) -> None:
         """Write back what the step added to a layer."""
@@ -66,4 +73,5 @@ class Stage:
         with torch.cuda.stream(self._aside) if self._aside is not None else nullcontext():
             for home, room in zip(self._home, self._rooms[number % len(self._rooms)], strict=True):
                 kv_gather(home[number].flatten(1), self._seen, room.flatten(1), self._seen)
+        self._under_way = True
         self.read_pages += len(self._seen)
