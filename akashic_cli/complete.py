@@ -22,8 +22,8 @@ def models(incomplete: str) -> list[str]:
 
 def policies(incomplete: str) -> list[str]:
     """Return the names of policies that begin so."""
+    from akashic_daemon.context.policies import PolicyShelf
     from akashic_daemon.paths import find_paths
-    from akashic_daemon.policies import PolicyShelf
 
     try:
         return [policy.name for policy in PolicyShelf(find_paths()).all() if policy.name.startswith(incomplete)]

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from akashic_daemon.errors import ConfigError, NotFound
 from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
-from akashic_daemon.process import code_digest
+from akashic_daemon.process.facts import code_digest
 from akashic_daemon.protocol import PROTOCOL_VERSION, native, tiers
 
 Json = dict[str, Any]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from akashic_daemon.embedding_service import EmbeddingService
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.memory import static_vectors
 from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.memory import Said
+from akashic_daemon.memory_service.embedding import EmbeddingService
 from akashic_daemon.program.align import entries_of
 from akashic_daemon.program.route import Route
 from akashic_daemon.protocol import native

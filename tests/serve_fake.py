@@ -15,8 +15,8 @@ from pathlib import Path
 
 from akashic_daemon.config import load
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.lifecycle import _STOP_LIMIT_S, serve
 from akashic_daemon.paths import find_paths
+from akashic_daemon.process.lifecycle import _STOP_LIMIT_S, serve
 from akashic_daemon.service import Service
 from fake_service import NEVER
 from leaks import assert_all_is_given_back

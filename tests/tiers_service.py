@@ -66,7 +66,9 @@ async def settled(service: Service) -> TierReport:
         await asyncio.to_thread(lambda: service.tiers.mover.call(lambda: None, priority=Priority.LAST))
 
     await asyncio.wait_for(wait(), 60)
-    with mock.patch("akashic_daemon.tier_upkeep._FIGURES_S", 60.0):  # no older figures, however slow this machine is
+    with mock.patch(
+        "akashic_daemon.tier_service.upkeep._FIGURES_S", 60.0
+    ):  # no older figures, however slow this machine is
         return await service.upkeep.report()
 
 

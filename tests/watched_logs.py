@@ -20,8 +20,8 @@ from typing import Any
 
 from akashic_daemon.memory import static_vectors
 from akashic_daemon.memory.embedder import Embedder
-from akashic_daemon.memory_service import MemoryService
-from akashic_daemon.memory_watch import MemoryWatch
+from akashic_daemon.memory_service.service import MemoryService
+from akashic_daemon.memory_service.watch import MemoryWatch
 from akashic_daemon.paths import find_paths
 from hashed_words import HashedWords
 

@@ -18,8 +18,8 @@ app = typer.Typer(no_args_is_help=True, help="See and check cache policies.")
 def list_policies(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """List the policies that come with akashic, and those in the settings folder's `policies`."""
     from akashic_cli.render.output import print_json, print_table
+    from akashic_daemon.context.policies import PolicyShelf
     from akashic_daemon.paths import find_paths
-    from akashic_daemon.policies import PolicyShelf
 
     found = PolicyShelf(find_paths()).all()
     if as_json:
@@ -40,8 +40,8 @@ def show(
 ) -> None:
     """Print a policy's text."""
     from akashic_cli.render.output import print_json, printable
+    from akashic_daemon.context.policies import PolicyShelf
     from akashic_daemon.paths import find_paths
-    from akashic_daemon.policies import PolicyShelf
 
     shelf = PolicyShelf(find_paths())
     source = shelf.source(name)

@@ -37,8 +37,8 @@ def serve(
 ) -> None:
     """Run the daemon in the foreground, until SIGTERM or Ctrl-C."""
     from akashic_daemon.config import load
-    from akashic_daemon.lifecycle import serve as run
     from akashic_daemon.paths import find_paths
+    from akashic_daemon.process.lifecycle import serve as run
 
     flags = serve_flags(
         host,

@@ -16,7 +16,7 @@ from akashic_daemon import __version__
 from akashic_daemon.config import load
 from akashic_daemon.errors import AkashicError, DaemonNotRunning
 from akashic_daemon.paths import Paths
-from akashic_daemon.process import code_digest
+from akashic_daemon.process.facts import code_digest
 from akashic_daemon.protocol.native import ModelDetail, ModelList
 
 CONNECT_TIMEOUT_S = 2.0

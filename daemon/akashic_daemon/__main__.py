@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         "model.default": options.model,
     }
     try:
-        from akashic_daemon.lifecycle import serve
+        from akashic_daemon.process.lifecycle import serve
 
         paths = find_paths()
         return serve(load(paths.config_file, flags=flags), paths)

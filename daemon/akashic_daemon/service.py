@@ -16,21 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from akashic_daemon import __version__
-from akashic_daemon.answering import Answering
-from akashic_daemon.chat_memory import ChatMemory
+from akashic_daemon.answers.answering import Answering
+from akashic_daemon.answers.generation import Generation
 from akashic_daemon.config import Settings
-from akashic_daemon.context_service import ContextService, Parts
-from akashic_daemon.embedding_service import EmbeddingService
+from akashic_daemon.context.policies import PolicyShelf
+from akashic_daemon.context.service import ContextService, Parts
 from akashic_daemon.engine.host import EngineFactory, ModelHost, configured_engines
 from akashic_daemon.errors import AkashicError, NotFound
-from akashic_daemon.generation import Generation
-from akashic_daemon.memory_model import LocalModel, configured
-from akashic_daemon.memory_service import MemoryService
-from akashic_daemon.memory_watch import MemoryWatch
+from akashic_daemon.memory_service.chat import ChatMemory
+from akashic_daemon.memory_service.embedding import EmbeddingService
+from akashic_daemon.memory_service.own_model import LocalModel, configured
+from akashic_daemon.memory_service.service import MemoryService
+from akashic_daemon.memory_service.watch import MemoryWatch
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.paths import Paths, ensure_private_dir
-from akashic_daemon.policies import PolicyShelf
-from akashic_daemon.process import code_digest, resident_bytes
+from akashic_daemon.process.facts import code_digest, resident_bytes
+from akashic_daemon.process.tcp_port import TcpPort
 from akashic_daemon.program.policy import load as load_policy
 from akashic_daemon.protocol import PROTOCOL_VERSION, native
 from akashic_daemon.protocol.archive import FORMAT, MAGIC, is_archive
@@ -38,7 +39,6 @@ from akashic_daemon.protocol.tiers import Hinted, HintRequest, Prefetched, Prune
 from akashic_daemon.remote.client import Limits, RemoteClient
 from akashic_daemon.remote.endpoint import Endpoint
 from akashic_daemon.remote.generation import RemoteGeneration
-from akashic_daemon.response_service import ResponseService
 from akashic_daemon.schedule.counters import Counters, merged
 from akashic_daemon.schedule.events import (
     Finished,
@@ -47,9 +47,12 @@ from akashic_daemon.schedule.events import (
 )
 from akashic_daemon.schedule.histograms import Distributions
 from akashic_daemon.schedule.loop import StepLoop
-from akashic_daemon.session_export import Homes, SessionExport
-from akashic_daemon.session_import import SessionImport
-from akashic_daemon.session_service import SessionService
+from akashic_daemon.sessions.exporting import Homes, SessionExport
+from akashic_daemon.sessions.importing import SessionImport
+from akashic_daemon.sessions.responses import ResponseService
+from akashic_daemon.sessions.service import SessionService
+from akashic_daemon.sessions.trace_keeper import TraceKeeper
+from akashic_daemon.sessions.turns import sampling_of, turn_event
 from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
@@ -59,14 +62,11 @@ from akashic_daemon.store.responses import ResponseStore
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
-from akashic_daemon.tcp_port import TcpPort
-from akashic_daemon.tier_service import TierService
-from akashic_daemon.tier_upkeep import TierUpkeep
-from akashic_daemon.trace_keeper import TraceKeeper
+from akashic_daemon.tier_service.service import TierService
+from akashic_daemon.tier_service.upkeep import TierUpkeep
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.volatile import VolatileLines
 from akashic_daemon.transcript.content import without_lone_surrogates
-from akashic_daemon.turns import sampling_of, turn_event
 from akashic_daemon.types import SystemClock
 
 logger = logging.getLogger("akashic.service")

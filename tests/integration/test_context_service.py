@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from akashic_daemon.context_script import script
+from akashic_daemon.context.script import script
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import AkashicError, AssertionFailed, BadRequest, NotFound, ScriptError, Unsupported
 from akashic_daemon.protocol import native

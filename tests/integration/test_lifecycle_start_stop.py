@@ -14,9 +14,9 @@ import pytest
 
 from akashic_daemon.config import ServeSection, load, log_level
 from akashic_daemon.errors import AkashicError, ConfigError, DaemonRunning, StoreUnwritable
-from akashic_daemon.lifecycle import only_daemon, serve, unix_socket
 from akashic_daemon.paths import Paths, ensure_private_dir, find_paths
-from akashic_daemon.tcp_port import tcp_socket
+from akashic_daemon.process.lifecycle import only_daemon, serve, unix_socket
+from akashic_daemon.process.tcp_port import tcp_socket
 from fake_daemon import DEADLINE_S, daemon, on_socket
 from fake_service import register
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from akashic_daemon.errors import ConfigError
-from akashic_daemon.lifecycle import bearer_token
 from akashic_daemon.paths import Paths, find_paths
+from akashic_daemon.process.lifecycle import bearer_token
 from fake_daemon import DEADLINE_S, daemon, free_port, on_socket
 from fake_service import register
 

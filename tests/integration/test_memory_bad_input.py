@@ -18,7 +18,7 @@ from akashic_daemon.errors import NotFound
 from akashic_daemon.memory import words
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.memory import Said
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.paths import find_paths
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message, Role

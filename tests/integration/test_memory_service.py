@@ -13,7 +13,7 @@ from akashic_daemon.errors import BadRequest, NotFound, TranscriptError
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.memory import Said
 from akashic_daemon.memory.recalled import CLOSING, marked, without_recalled
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.paths import Paths, find_paths
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock

@@ -22,7 +22,7 @@ from akashic_daemon.memory.compactors import Compactor, Extractive
 from akashic_daemon.memory.extents import open_extents
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.reconcile import Outcome, Rejected, Task
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.paths import find_paths
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from akashic_daemon.errors import BadRequest, Conflict
-from akashic_daemon.memory_service import MemoryService
-from akashic_daemon.memory_watch import MemoryWatch, Watched
+from akashic_daemon.memory_service.service import MemoryService
+from akashic_daemon.memory_service.watch import MemoryWatch, Watched
 from akashic_daemon.paths import find_paths
 from akashic_daemon.store.memory.rows import Turn
 from awaited import awaited

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akashic_daemon.api.app import create_app
-from akashic_daemon.response_service import ResponseService
 from akashic_daemon.schedule.events import GenerationInput
+from akashic_daemon.sessions.responses import ResponseService
 from api_bodies import BODIES, mutated
 from echo_service import Caller, EchoService
 

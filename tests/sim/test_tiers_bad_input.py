@@ -72,7 +72,7 @@ def on_disk(files: FileOps | None = None, clock: FakeClock | None = None) -> Ite
     with (
         small_blocks(staging=4, is_stepped=False),
         mock.patch.object(Costs, "reload_pays", return_value=True),
-        mock.patch("akashic_daemon.tier_service.open_ssd", opened),
+        mock.patch("akashic_daemon.tier_service.service.open_ssd", opened),
     ):
         yield
 

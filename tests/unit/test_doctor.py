@@ -16,7 +16,7 @@ import pytest
 from akashic_cli.__main__ import main
 from akashic_cli.doctor import CHECKS, Level, diagnose, home, installation, serving
 from akashic_daemon.paths import Paths, find_paths
-from akashic_daemon.process import digest_of
+from akashic_daemon.process.facts import digest_of
 from akashic_daemon.protocol.native import EngineStatus, ModelDetail, ModelSummary
 from cli_daemon import FakeDaemon, listening
 

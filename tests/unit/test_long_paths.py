@@ -10,8 +10,8 @@ import pytest
 
 from akashic_daemon.engine.model_files import describe_model
 from akashic_daemon.errors import BadModelFile, BadRequest
-from akashic_daemon.memory_service import MemoryService
-from akashic_daemon.memory_watch import MemoryWatch
+from akashic_daemon.memory_service.service import MemoryService
+from akashic_daemon.memory_service.watch import MemoryWatch
 from akashic_daemon.paths import find_paths
 from hashed_words import HashedWords
 

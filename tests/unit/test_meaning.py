@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from akashic_daemon.traces import Meaning
+from akashic_daemon.sessions.traces import Meaning
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 
 CALL = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("1", "f", '{"a": 1, "b": [2]}'),))

@@ -15,7 +15,7 @@ from akashic_daemon.memory.answers import Found
 from akashic_daemon.memory.compactors import Reply
 from akashic_daemon.memory.memory import Said
 from akashic_daemon.memory.rerank import MOST, Reranked, asked, rerank
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.paths import find_paths
 from akashic_daemon.store.memory.rows import Turn
 from awaited import awaited

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from akashic_cli.__main__ import main
+from akashic_daemon.context.policies import PolicyShelf
 from akashic_daemon.errors import BadRequest, ConfigError
 from akashic_daemon.paths import find_paths
-from akashic_daemon.policies import PolicyShelf
 from akashic_daemon.program.policy import builtin_names
 
 MINE = 'policy mine\nabout "Keeps few."\nparam keep = 2\nwhen tool_results > keep: drop tool[:-keep]\n'

@@ -11,12 +11,12 @@ import pytest
 from akashic_daemon.errors import StoreError
 from akashic_daemon.program.align import Trace
 from akashic_daemon.program.path import Path
+from akashic_daemon.sessions.traces import Known
 from akashic_daemon.store.book import BookStore, Unwritten
 from akashic_daemon.store.check import MENDABLE, Kind, check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
 from akashic_daemon.store.sessions import SessionStore
-from akashic_daemon.traces import Known
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.types import SystemClock
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from akashic_daemon.errors import BadRequest, Conflict, NotFound, StoreError
-from akashic_daemon.session_book import SessionBook
+from akashic_daemon.sessions.book import SessionBook
 from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.sessions import SessionStore

@@ -13,7 +13,8 @@ import pytest
 from akashic_daemon.errors import NotFound, StoreError
 from akashic_daemon.program.align import Trace, entries_of
 from akashic_daemon.program.path import Drop, Insert, Path, PlacedOp, Repos, Shift
-from akashic_daemon.session_book import SessionBook
+from akashic_daemon.sessions.book import SessionBook
+from akashic_daemon.sessions.traces import Known, Traces, runs_of
 from akashic_daemon.store import book, traces
 from akashic_daemon.store.book import BookStore, Unwritten
 from akashic_daemon.store.check import check
@@ -21,7 +22,6 @@ from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
-from akashic_daemon.traces import Known, Traces, runs_of
 from akashic_daemon.trajectory.message import Message, Role, ToolCall, chain_all
 from akashic_daemon.types import ChainDigest, SystemClock
 

@@ -17,8 +17,8 @@ from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.stream import EventStream, as_ours
-from akashic_daemon.context_script import script
-from akashic_daemon.context_service import ContextService
+from akashic_daemon.context.script import script
+from akashic_daemon.context.service import ContextService
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol import context
 

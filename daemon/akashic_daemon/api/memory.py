@@ -21,7 +21,7 @@ from akashic_daemon.errors import BadRequest, TranscriptError
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.memory import Said
 from akashic_daemon.memory.rerank import Reranked
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.protocol import memory as wire
 from akashic_daemon.service import Service
 from akashic_daemon.store.memory.rows import turn_digest

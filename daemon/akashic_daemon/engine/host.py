@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from akashic_daemon.answer_plan import says
+from akashic_daemon.answers.plan import says
 from akashic_daemon.config import Config
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.engine.model_files import Files, files_now, have_changed

@@ -34,8 +34,8 @@ from akashic_daemon.evolve.report import (
 from akashic_daemon.evolve.search import Search
 from akashic_daemon.evolve.split import split
 from akashic_daemon.fidelity.turns import Run, read_runs
-from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import find_paths
+from akashic_daemon.process.measuring import tell, tell_result
 from akashic_daemon.program.policy import parse_policy
 
 if TYPE_CHECKING:

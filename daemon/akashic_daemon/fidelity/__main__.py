@@ -18,8 +18,8 @@ from akashic_daemon.fidelity.opening import known_model, open_engine
 from akashic_daemon.fidelity.score import Scorer
 from akashic_daemon.fidelity.storage import StorageScorer
 from akashic_daemon.fidelity.turns import Run, read_runs
-from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import find_paths
+from akashic_daemon.process.measuring import tell, tell_result
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,8 +22,8 @@ from akashic_daemon.fidelity.opening import known_model, open_engine
 from akashic_daemon.fidelity.policies import FULL, Sum, Tell, score_answer
 from akashic_daemon.fidelity.reader import PIECE_TOKENS, LogitsReader
 from akashic_daemon.fidelity.turns import Turn, TurnCutter
-from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import find_paths
+from akashic_daemon.process.measuring import tell, tell_result
 from akashic_daemon.program.path import Path
 from akashic_daemon.program.policy import Policy
 from akashic_daemon.program.policy import load as load_policy

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from akashic_daemon import request_ids
-from akashic_daemon.answer_record import checked_continuation
-from akashic_daemon.context_planner import Room
+from akashic_daemon.answers.record import checked_continuation
+from akashic_daemon.context.planner import Room
 from akashic_daemon.engine.host import KnownModel
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound, Unsupported
 from akashic_daemon.protocol.context import ExplainedSegment, Explanation
@@ -28,7 +28,7 @@ from akashic_daemon.remote.pruned import Pruned, prune
 from akashic_daemon.remote.reading import AnswerReader
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started
-from akashic_daemon.session_service import SessionService
+from akashic_daemon.sessions.service import SessionService
 from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.types import ChainDigest
 

@@ -16,8 +16,8 @@ from typing import Any
 from akashic_daemon.config import load
 from akashic_daemon.errors import Unsupported
 from akashic_daemon.fidelity.opening import known_model, open_engine
-from akashic_daemon.measuring_process import tell, tell_result
 from akashic_daemon.paths import ensure_private_dir, find_paths
+from akashic_daemon.process.measuring import tell, tell_result
 from akashic_daemon.speed.points import FULL, QUICK, Budget, Timing
 from akashic_daemon.speed.probe import probe
 

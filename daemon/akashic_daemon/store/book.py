@@ -12,10 +12,10 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from akashic_daemon.sessions.traces import Known
 from akashic_daemon.store import traces
 from akashic_daemon.store.database import Database
 from akashic_daemon.store.programs import row_id
-from akashic_daemon.traces import Known
 from akashic_daemon.types import ChainDigest
 
 logger = logging.getLogger("akashic.store")

@@ -20,9 +20,9 @@ from akashic_daemon.errors import AkashicError, StoreError
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.align import Entry, Trace
 from akashic_daemon.program.path import Path, op_from_json, op_to_json
+from akashic_daemon.sessions.traces import MOST_FINGERPRINTS, MOST_TOKENS, Known
 from akashic_daemon.store import tree
 from akashic_daemon.store.database import Database
-from akashic_daemon.traces import MOST_FINGERPRINTS, MOST_TOKENS, Known
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import ChainDigest
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from akashic_daemon import request_ids
-from akashic_daemon.answer_plan import AnswerPlan, plan_answer
-from akashic_daemon.answer_record import answer_of, checked_continuation
+from akashic_daemon.answers.plan import AnswerPlan, plan_answer
+from akashic_daemon.answers.record import answer_of, checked_continuation
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
-from akashic_daemon.context_planner import Ask, ContextPlanner, Planned, Room, too_long, trace_of
+from akashic_daemon.context.planner import Ask, ContextPlanner, Planned, Room, too_long, trace_of
 from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.engine.parts import parts_of, template_digest
@@ -35,11 +35,11 @@ from akashic_daemon.protocol.context import ExplainedSegment, Explanation
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput
 from akashic_daemon.schedule.loop import StepLoop
 from akashic_daemon.schedule.request import Request
-from akashic_daemon.session_service import SessionService
+from akashic_daemon.sessions.service import SessionService
+from akashic_daemon.sessions.trace_keeper import TraceKeeper
+from akashic_daemon.sessions.traces import KEPT_KINDS, Known, Meaning, Traces, runs_of
 from akashic_daemon.store.programs import SessionProgram
 from akashic_daemon.toolcalls.definitions import canonical
-from akashic_daemon.trace_keeper import TraceKeeper
-from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, runs_of
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt, tokens_at_least
 

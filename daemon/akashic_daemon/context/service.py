@@ -16,11 +16,11 @@ from typing import Protocol, TypeVar
 from akashic_daemon.cache.describe import describe
 from akashic_daemon.cache.index import RadixIndex
 from akashic_daemon.config import Config
-from akashic_daemon.context_layout import Context, Drawer, Program, added_ops, resolved, view
+from akashic_daemon.context.layout import Context, Drawer, Program, added_ops, resolved, view
+from akashic_daemon.context.policies import PolicyShelf
 from akashic_daemon.engine.host import ModelHost
 from akashic_daemon.errors import BadRequest, NotFound
 from akashic_daemon.model_service import ModelService
-from akashic_daemon.policies import PolicyShelf
 from akashic_daemon.program.message_ops import MessageOp, by_number
 from akashic_daemon.program.wire import from_wire
 from akashic_daemon.protocol import native
@@ -35,7 +35,7 @@ from akashic_daemon.protocol.context import (
     PolicyList,
     PolicyRequest,
 )
-from akashic_daemon.session_book import SessionBook
+from akashic_daemon.sessions.book import SessionBook
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore
 from akashic_daemon.store.thread import StoreThread

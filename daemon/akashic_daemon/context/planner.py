@@ -21,7 +21,7 @@ from akashic_daemon.program.path import Path
 from akashic_daemon.program.policy import Policy
 from akashic_daemon.program.route import Route
 from akashic_daemon.program.weave import Compiled, compile_ops
-from akashic_daemon.traces import KEPT_KINDS, Known, Meaning, Traces, same_words
+from akashic_daemon.sessions.traces import KEPT_KINDS, Known, Meaning, Traces, same_words
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.prompt import Prompt
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from akashic_daemon.errors import AkashicError, BadRequest, Conflict
 from akashic_daemon.memory.packed import Packed, found_packed
 from akashic_daemon.memory.watch import Follower, Replaced, Step, continues
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.store.memory.marks import WatchMark
 from akashic_daemon.store.memory.rows import storable
 from akashic_daemon.types import Clock, SystemClock

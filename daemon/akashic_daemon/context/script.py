@@ -16,8 +16,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from akashic_daemon.context_layout import Context, Drawer, from_message, view
-from akashic_daemon.context_service import ContextService, Stored
+from akashic_daemon.context.layout import Context, Drawer, from_message, view
+from akashic_daemon.context.service import ContextService, Stored
 from akashic_daemon.errors import AkashicError, AssertionFailed, BadRequest, Conflict, ScriptError
 from akashic_daemon.program.conditions import COUNTS, failures
 from akashic_daemon.program.message_ops import DropSelected, MessageOp, ReplaceSelected, ReposAt

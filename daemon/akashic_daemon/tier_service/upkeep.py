@@ -19,15 +19,15 @@ from akashic_daemon.protocol import native
 from akashic_daemon.protocol.tiers import Hinted, HintRequest, Prefetched, Pruned, PruneRequest, TierReport
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.loop import StepLoop
+from akashic_daemon.sessions.traces import Known, Traces
 from akashic_daemon.store.blocks.check import Finding
-from akashic_daemon.tier_report import report
-from akashic_daemon.tier_service import TierService
+from akashic_daemon.tier_service.report import report
+from akashic_daemon.tier_service.service import TierService
 from akashic_daemon.tiers.block import Block
 from akashic_daemon.tiers.jobs import Priority
 from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.removal import Choice, Gone, forget, prune, rename, verify, would_prune
 from akashic_daemon.tiers.ssd import SsdStats
-from akashic_daemon.traces import Known, Traces
 
 logger = logging.getLogger("akashic.tiers")
 T = TypeVar("T")

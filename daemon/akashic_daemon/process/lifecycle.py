@@ -25,8 +25,8 @@ from akashic_daemon.api.spool import remove_left_uploads
 from akashic_daemon.config import Settings, log_level
 from akashic_daemon.errors import ConfigError, DaemonRunning, StoreUnwritable
 from akashic_daemon.paths import Paths, ensure_private_dir
+from akashic_daemon.process.tcp_port import BACKLOG, tcp_socket
 from akashic_daemon.service import Service
-from akashic_daemon.tcp_port import BACKLOG, tcp_socket
 
 logger = logging.getLogger("akashic.daemon")
 _SOCKET_PATH_LIMIT_BYTES = 107

@@ -20,8 +20,8 @@ from akashic_daemon.model_service import ModelService
 from akashic_daemon.program.policy import Policy
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.archive import FORMAT, Kind, Part
-from akashic_daemon.session_export import Homes, on_mover
-from akashic_daemon.session_incoming import PARTS, Incoming, Reading, Sampled, whole
+from akashic_daemon.sessions.exporting import Homes, on_mover
+from akashic_daemon.sessions.incoming import PARTS, Incoming, Reading, Sampled, whole
 from akashic_daemon.store.sessions import check_name
 from akashic_daemon.store.traces import unpack
 from akashic_daemon.tiers.adopt import Adoption

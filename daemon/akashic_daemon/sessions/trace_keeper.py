@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from akashic_daemon.engine.base import ModelInfo
 from akashic_daemon.engine.parts import difference, parts_of, template_digest
 from akashic_daemon.errors import AkashicError
-from akashic_daemon.session_book import SessionBook
+from akashic_daemon.sessions.book import SessionBook
+from akashic_daemon.sessions.traces import Known, Traces
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
-from akashic_daemon.traces import Known, Traces
 
 logger = logging.getLogger("akashic.traces")
 

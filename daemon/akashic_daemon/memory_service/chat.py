@@ -16,17 +16,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
-from akashic_daemon.answering import Answering
+from akashic_daemon.answers.answering import Answering
 from akashic_daemon.config import MemorySection
-from akashic_daemon.context_planner import Room
+from akashic_daemon.context.planner import Room
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound
 from akashic_daemon.memory.answers import Recalled, Remembered, Selector
 from akashic_daemon.memory.from_messages import said_of
-from akashic_daemon.memory_service import MemoryService
+from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.schedule.events import GenerationEvent, GenerationInput, Started
-from akashic_daemon.session_service import SessionService
+from akashic_daemon.sessions.service import SessionService
 from akashic_daemon.store.remembering import RememberingStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.trajectory.message import RECALL_SOURCE, Message, Role, chain_all

@@ -22,20 +22,20 @@ from akashic_daemon.program.ranges import intersect
 from akashic_daemon.program.wire import to_stored
 from akashic_daemon.protocol.archive import Kind, begin, part
 from akashic_daemon.schedule.loop import StepLoop
-from akashic_daemon.session_book import SessionBook
+from akashic_daemon.sessions.book import SessionBook
+from akashic_daemon.sessions.trace_keeper import TraceKeeper
+from akashic_daemon.sessions.traces import Known
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import pack
-from akashic_daemon.tier_service import TierService
+from akashic_daemon.tier_service.service import TierService
 from akashic_daemon.tiers.adopt import payload_of
 from akashic_daemon.tiers.block import Block, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.exporter import Exporter
 from akashic_daemon.tiers.jobs import Priority
 from akashic_daemon.tiers.mover import Mover
-from akashic_daemon.trace_keeper import TraceKeeper
-from akashic_daemon.traces import Known
 
 logger = logging.getLogger("akashic.tiers")
 T = TypeVar("T")

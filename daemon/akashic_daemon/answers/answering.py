@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from akashic_daemon.context_planner import Room
-from akashic_daemon.generation import Generation
+from akashic_daemon.answers.generation import Generation
+from akashic_daemon.context.planner import Room
 from akashic_daemon.model_service import ModelService
 from akashic_daemon.remote.generation import RemoteGeneration
 from akashic_daemon.schedule.events import GenerationEvent, GenerationInput

@@ -6,7 +6,7 @@ from akashic_daemon.protocol.native import EngineStatus
 from akashic_daemon.protocol.tiers import Evictions, Moved, Moves, Tier, TierReport, Wear
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.loop import StepLoop
-from akashic_daemon.tier_service import TierService
+from akashic_daemon.tier_service.service import TierService
 from akashic_daemon.tiers.ssd import SsdStats
 
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from akashic_daemon.program.message_ops import MessageOp, ReplaceMessage, ReplaceSelected
 from akashic_daemon.program.wire import to_stored
+from akashic_daemon.sessions.traces import Known, same_call
 from akashic_daemon.store.book import KEPT_ENDS, BookStore, Places, Unwritten
 from akashic_daemon.store.sessions import SessionStore
 from akashic_daemon.store.thread import StoreThread
-from akashic_daemon.traces import Known, same_call
 from akashic_daemon.trajectory.message import Message, ToolCall, chain_all
 from akashic_daemon.types import ChainDigest
 

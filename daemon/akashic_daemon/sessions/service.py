@@ -17,7 +17,7 @@ from akashic_daemon.program.wire import Asked, from_request
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import Explanation
 from akashic_daemon.schedule.events import GenerationInput
-from akashic_daemon.session_book import SessionBook
+from akashic_daemon.sessions.book import SessionBook
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
 from akashic_daemon.store.thread import StoreThread

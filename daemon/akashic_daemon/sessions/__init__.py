@@ -1,0 +1,1 @@
+"""Sessions between requests: which one a request extends, what is known of them, and how they leave and come in."""
