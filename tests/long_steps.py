@@ -1,4 +1,4 @@
-"""A fake engine whose large steps last until somebody interrupts them, as a real one's do on a machine that is busy."""
+"""Fake engines whose steps last: until somebody interrupts them, as a busy machine's do, or until a test gives leave."""
 
 from __future__ import annotations
 
@@ -36,4 +36,24 @@ class LongStepsEngine(FakeEngine):
         if self._interrupted.is_set():
             self._interrupted.clear()
             raise EngineError("computing: it was aborted")
+        super().decode(batch)
+
+
+class GatedEngine(FakeEngine):
+    """Each step waits for leave; it can't be interrupted. `begun` counts the steps that were begun."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.begun, self.may = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_open = False
+
+    def open(self) -> None:
+        """Give leave to every step, also to one that waits."""
+        self.is_open = True
+        self.may.release()
+
+    def decode(self, batch: Sequence[BatchItem]) -> None:
+        """Wait for leave, then compute."""
+        self.begun.release()
+        assert self.is_open or self.may.acquire(timeout=_LIMIT_S), "nobody gave leave to the step"
         super().decode(batch)

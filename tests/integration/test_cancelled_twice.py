@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.fake import FakeEngine
 from fake_service import NEVER, answer, ask, fresh_answer, running_service, user
+from long_steps import GatedEngine
 
 DEADLINE_S = 60.0
 
 
-class Held(FakeEngine):
-    """Its decode waits until it is let go on; closing it under a request is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__(end_every=NEVER)
-        self.in_step, self.may_go_on = threading.Event(), threading.Event()
-
-    def decode(self, batch: Sequence[BatchItem]) -> None:
-        """Wait, then compute."""
-        self.in_step.set()
-        assert self.may_go_on.wait(DEADLINE_S)
-        super().decode(batch)
-
-
 def test_another_model_is_loaded_only_when_it_has_ended_and_what_it_said_is_kept(home: Path) -> None:
     """What a stream does when its source doesn't end within a second of its client's leaving."""
-    held = Held()
+    held = GatedEngine(end_every=NEVER)
 
     async def run() -> None:
         def make(name: str, _path: Path) -> FakeEngine:
@@ -40,7 +24,7 @@ def test_another_model_is_loaded_only_when_it_has_ended_and_what_it_said_is_kept
 
         async with running_service(home, make, models=("a", "b")) as service:
             first = asyncio.create_task(answer(service, ask(user("hello"), session="s", model="a")))
-            await asyncio.to_thread(held.in_step.wait, DEADLINE_S)
+            assert await asyncio.to_thread(held.begun.acquire, timeout=DEADLINE_S)
             second = asyncio.create_task(answer(service, ask(user("and you?"), model="b")))
             while not service._host.waiting_count:
                 await asyncio.sleep(0)
@@ -51,7 +35,7 @@ def test_another_model_is_loaded_only_when_it_has_ended_and_what_it_said_is_kept
                 await first
             assert service._host.loaded == "a"
             assert service._host.waiting_count == 1
-            held.may_go_on.set()
+            held.open()
             said = await second
             assert said.text == fresh_answer([user("and you?")], 20, end_every=NEVER)
             assert service._host.loaded == "b"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import pytest
 
 from akashic_daemon.engine import host
-from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.errors import Cancelled
 from akashic_daemon.paths import find_paths
@@ -23,7 +21,7 @@ from akashic_daemon.schedule.events import Finished, GenerationInput, Progress
 from akashic_daemon.service import Service
 from fake_daemon import DEADLINE_S, daemon
 from fake_service import NEVER, answer, ask, fresh_answer, register, running_service, user
-from long_steps import LongStepsEngine
+from long_steps import GatedEngine, LongStepsEngine
 
 LONG = 200
 """Tokens of a step that never ends by itself."""
@@ -75,20 +73,6 @@ def test_a_service_that_stops_in_the_middle_of_a_step_tells_its_requests_and_who
     asyncio.run(asyncio.wait_for(check(), DEADLINE_S))
 
 
-class GatedEngine(FakeEngine):
-    """Each step waits for leave; it can't be interrupted."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.begun, self.may = threading.Semaphore(0), threading.Semaphore(0)
-        self.is_open = False
-
-    def decode(self, batch: Sequence[BatchItem]) -> None:
-        self.begun.release()
-        assert self.is_open or self.may.acquire(timeout=DEADLINE_S)
-        super().decode(batch)
-
-
 def test_a_long_prompt_that_is_cancelled_computes_no_step_more_where_none_can_be_cut_short(home: Path) -> None:
     engine = GatedEngine(kv_cells=1 << 14, window_tokens=1 << 13, end_every=NEVER)
 
@@ -113,7 +97,7 @@ def test_a_long_prompt_that_is_cancelled_computes_no_step_more_where_none_can_be
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert len(engine.computed) == 2
-        engine.is_open = True
+        engine.open()
 
     run_with(home, engine, check)
 
@@ -137,8 +121,7 @@ def test_status_and_health_are_told_in_the_middle_of_a_step_and_say_when_it_take
             assert not status.healthy
             assert "the step loop has not answered for" in (status.health_detail or "")
             assert (await service.health())[0] is False
-        engine.is_open = True
-        engine.may.release()
+        engine.open()
         assert await asking == "length"
         assert (await service.status()).healthy
 
