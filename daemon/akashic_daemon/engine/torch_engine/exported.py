@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -60,10 +61,9 @@ class CellExporter:
         parts = self._parts(np.frombuffer(into, np.uint8)[HEAD_BYTES:needed], count)
         parts.slots[:] = cells % self._kv.table.page_tokens
         try:
-            on_device = torch.from_numpy(cells).to(self._kv.pool.device)
-            for layer in range(self._layers):
-                for part, found in zip(parts.stored, self._kv.pool.read(layer, on_device), strict=True):
-                    part[layer].copy_(found)
+            for layer, found in enumerate(self._kv.pool.read(torch.from_numpy(cells))):
+                for part, values in zip(parts.stored, found, strict=True):
+                    part[layer].copy_(values)
         except RuntimeError as error:
             raise EngineError(f"exporting {count} cells: {error}", hint="see the daemon's log") from error
         kind = _KV_TYPES[self._kv.pool.dtype]
@@ -79,12 +79,8 @@ class CellExporter:
         pool = self._kv.pool
         taken, cells, views = self._kv.new_runs(sequence, [(run.start, run.end) for run in runs])
         try:
-            target = torch.from_numpy(cells).to(pool.device)
-            source = torch.from_numpy(np.concatenate([p.slots for p in parts]).astype(np.int64)).to(pool.device)
-            for layer in range(self._layers):
-                kinds = zip(*(p.stored for p in parts), strict=True)
-                stored = tuple(torch.cat([part[layer] for part in kind]) for kind in kinds)
-                pool.write(layer, target, stored, source)
+            source = torch.from_numpy(np.concatenate([p.slots for p in parts]).astype(np.int64))
+            pool.write(torch.from_numpy(cells), map(partial(_layer_of, parts), range(self._layers)), source)
             pool.renew(cells)
         except RuntimeError as error:
             self._kv.table.undo(taken)
@@ -122,6 +118,11 @@ class CellExporter:
             stored.append(torch.from_numpy(payload[at : at + size]).view(kind).view(shape))
             at += _padded(size)
         return _Parts(payload[: 2 * count].view("<u2"), tuple(stored))
+
+
+def _layer_of(parts: Sequence[_Parts], layer: int) -> tuple[torch.Tensor, ...]:
+    """Return what all payloads hold of a layer, one after the other."""
+    return tuple(torch.cat([part[layer] for part in kind]) for kind in zip(*(p.stored for p in parts), strict=True))
 
 
 def _padded(size_bytes: int) -> int:

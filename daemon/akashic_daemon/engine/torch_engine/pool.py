@@ -5,6 +5,7 @@ K is turned by its slot in the page only. One (page, head) tile is contiguous. K
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol, TypedDict
 
@@ -42,7 +43,10 @@ def scales_in(pages: Stored) -> Scales:
 
 
 class Pool(Protocol):
-    """What the page table's owner needs of K and V, wherever they lie. `device` is where steps begin."""
+    """What the page table's owner needs of K and V, wherever they lie. `device` is where steps begin.
+
+    Cells may be named on any device; they are sent once for all layers to where K and V lie.
+    """
 
     device: torch.device
     dtype: torch.dtype
@@ -53,11 +57,11 @@ class Pool(Protocol):
     def layers(self) -> int:
         """How many layers it holds."""
 
-    def read(self, layer: int, cells: torch.Tensor) -> Stored:
-        """Return copies of what these cells hold."""
+    def read(self, cells: torch.Tensor) -> Iterator[Stored]:
+        """Yield copies of what these cells hold, layer by layer; use them before anything else is done to the pool."""
 
-    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
-        """Put what was stored in the slots of `source` into these cells; K is turned where slots differ."""
+    def write(self, cells: torch.Tensor, stored: Iterable[Stored], source: torch.Tensor) -> None:
+        """Put what was stored in the slots of `source`, layer by layer, into these cells; K is turned where slots differ."""
 
     def move(self, packing: Packing) -> None:
         """Carry out a packing."""
@@ -126,22 +130,28 @@ class KvPool:
         """Return a layer's scales."""
         return scales_in(self.of_layer(layer))
 
-    def read(self, layer: int, cells: torch.Tensor) -> Stored:
-        """Return copies of what these cells hold."""
-        cells = cells.to(self.k.device)
-        pages, slots = cells // self.page_tokens, cells % self.page_tokens
-        return tuple(part[layer][pages, :, slots] for part in (self.k, self.v, *self.scales))
+    def read(self, cells: torch.Tensor) -> Iterator[Stored]:
+        """Yield copies of what these cells hold, layer by layer."""
+        pages, slots = self._places(cells)
+        parts = (self.k, self.v, *self.scales)
+        return (tuple(part[layer][pages, :, slots] for part in parts) for layer in range(self.layers))
 
-    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
+    def write(self, cells: torch.Tensor, stored: Iterable[Stored], source: torch.Tensor) -> None:
         """Put what was stored in the slots of `source` into these cells; K is turned where slots differ.
 
         Where they agree its bits stay. The pages' bounds are `renew`'s to set.
         """
-        cells, source, *parts = (part.to(self.k.device) for part in (cells, source, *stored))
-        pages, slots = cells // self.page_tokens, cells % self.page_tokens
-        stored = self._turned(tuple(parts), slots - source % self.page_tokens)
-        for part, values in zip((self.k, self.v, *self.scales), stored, strict=True):
-            part[layer][pages, :, slots] = values
+        pages, slots = self._places(cells)
+        steps = slots - self._places(source)[1]
+        for layer, found in zip(range(self.layers), stored, strict=True):
+            values = self._turned(tuple(part.to(self.k.device) for part in found), steps)
+            for part, new in zip((self.k, self.v, *self.scales), values, strict=True):
+                part[layer][pages, :, slots] = new
+
+    def _places(self, cells: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pages and slots of cells, where K and V lie."""
+        cells = cells.to(self.k.device)
+        return cells // self.page_tokens, cells % self.page_tokens
 
     def _turned(self, stored: Stored, steps: torch.Tensor) -> Stored:
         k = stored[0]
@@ -160,10 +170,8 @@ class KvPool:
 
     def move(self, packing: Packing) -> None:
         """Carry out a packing, layer by layer."""
-        source = torch.from_numpy(packing.source).to(self.device)
-        target = torch.from_numpy(packing.target).to(self.device)
-        for layer in range(self.layers):
-            self.write(layer, target, self.read(layer, source), source)
+        source, target = torch.from_numpy(packing.source), torch.from_numpy(packing.target)
+        self.write(target, self.read(source), source)
         self.renew(packing.target)
 
     def renew(self, cells: Cells) -> None:

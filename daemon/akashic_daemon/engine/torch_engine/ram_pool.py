@@ -8,7 +8,7 @@ token's KV has one place that counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -70,19 +70,17 @@ class RamPool(KvPool):
             self.hot.close()
             self.hot.forget(list(written))
 
-    def read(self, layer: int, cells: torch.Tensor) -> Stored:
-        """Return copies of what these cells hold, in RAM."""
-        if layer == 0:
-            self.close_pages()
-            self._wait()
-        return super().read(layer, cells)
+    def read(self, cells: torch.Tensor) -> Iterator[Stored]:
+        """Yield copies of what these cells hold, layer by layer, in RAM."""
+        self.close_pages()
+        self._wait()
+        return super().read(cells)
 
-    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
+    def write(self, cells: torch.Tensor, stored: Iterable[Stored], source: torch.Tensor) -> None:
         """Put what was stored into these cells, in RAM."""
-        if layer == 0:
-            self.close_pages(torch.unique(cells // self.page_tokens).tolist())
-            self._wait()
-        super().write(layer, cells, stored, source)
+        self.close_pages(torch.unique(cells // self.page_tokens).tolist())
+        self._wait()
+        super().write(cells, stored, source)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -5,7 +5,8 @@ What a layer needs stays on its device; only the residual stream crosses from on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import torch
 
@@ -39,17 +40,19 @@ class SplitPool:
         """How many layers it holds."""
         return len(self.places)
 
-    def read(self, layer: int, cells: torch.Tensor) -> Stored:
-        """Return copies of what these cells hold, on the layer's device or in RAM."""
-        part, number = self.places[layer]
-        with computing_on(self.parts[part].device):
-            return self.parts[part].read(number, cells)
+    def read(self, cells: torch.Tensor) -> Iterator[Stored]:
+        """Yield copies of what these cells hold, layer by layer, each on its device or in RAM."""
+        for part in self.parts:
+            with computing_on(part.device):  # left before anything is yielded: whoever takes it stands elsewhere
+                layers = part.read(cells)
+            yield from layers
 
-    def write(self, layer: int, cells: torch.Tensor, stored: Stored, source: torch.Tensor) -> None:
+    def write(self, cells: torch.Tensor, stored: Iterable[Stored], source: torch.Tensor) -> None:
         """Put what was stored into these cells."""
-        part, number = self.places[layer]
-        with computing_on(self.parts[part].device):
-            self.parts[part].write(number, cells, stored, source)
+        layers = iter(stored)
+        for part in self.parts:
+            with computing_on(part.device):
+                part.write(cells, islice(layers, part.layers), source)
 
     def move(self, packing: Packing) -> None:
         """Carry out a packing on each device."""
