@@ -5,8 +5,6 @@ Invariant: nothing falls back. A kernel that can't run raises, naming itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from akashic_kernels.errors import KernelInputError, KernelUnavailable
@@ -57,16 +55,29 @@ def can_overlap(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-@contextmanager
-def launching(kernel: str) -> Iterator[None]:
-    """Name the kernel in what Triton raises when it can't compile or place one."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
+class launching:  # noqa: N801 - read as what goes on in its block
+    """Name the kernel in what Triton raises when it can't compile or place one. Every launch stands in one.
 
-    try:
-        yield
-    except (CompilationError, OutOfResources, PTXASError) as problem:
-        raise KernelUnavailable(kernel, f"its Triton kernel can't run on this GPU: {problem}") from problem
+    A class, and triton's errors are looked for in what was raised only: it stands on the path of each launch.
+    """
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: str) -> None:
+        self._kernel = kernel
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, where: object) -> None:
+        """Raise KernelUnavailable from what Triton raised."""
+        if problem is None:
+            return
+        from triton.compiler.errors import CompilationError
+        from triton.runtime.errors import OutOfResources, PTXASError
+
+        if isinstance(problem, CompilationError | OutOfResources | PTXASError):
+            raise KernelUnavailable(self._kernel, f"its Triton kernel can't run on this GPU: {problem}") from problem
 
 
 def _check_gpu(kernel: str, tensor: Tensor) -> None:

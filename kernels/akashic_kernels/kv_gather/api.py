@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose
+from akashic_kernels.backend import Backend, choose, launching
 from akashic_kernels.kv_gather.reference import copy_pieces
 from akashic_kernels.kv_gather.validation import check_pieces
 
@@ -36,7 +36,7 @@ def kv_gather(
     if choose("kv_gather", pages, backend) == "reference":
         copy_pieces(host, host_index, pages, page_index)
         return
-    _launch(host, host_index, pages, page_index, words, programs)
+    _launch("kv_gather", host, host_index, pages, page_index, words, programs)
 
 
 def kv_scatter(
@@ -56,11 +56,11 @@ def kv_scatter(
     if choose("kv_scatter", pages, backend) == "reference":
         copy_pieces(pages, page_index, host, host_index)
         return
-    _launch(pages, page_index, host, host_index, words, programs)
+    _launch("kv_scatter", pages, page_index, host, host_index, words, programs)
 
 
 def _launch(
-    source: Tensor, source_index: Tensor, target: Tensor, target_index: Tensor, words: int, programs: int
+    kernel: str, source: Tensor, source_index: Tensor, target: Tensor, target_index: Tensor, words: int, programs: int
 ) -> None:
     import torch
 
@@ -69,7 +69,9 @@ def _launch(
     chunk = min(CHUNK_WORDS, 1 << (words - 1).bit_length())
     per_piece = -(-words // chunk)
     chunks = source_index.shape[0] * per_piece
-    if chunks:
+    if not chunks:
+        return
+    with launching(kernel):
         copy_pieces_kernel[(min(programs, chunks),)](
             source.view(-1).view(torch.int32), source_index, target.view(-1).view(torch.int32), target_index, chunks,
             PIECE=words, CHUNK=chunk, CHUNKS_PER_PIECE=per_piece, num_warps=4,

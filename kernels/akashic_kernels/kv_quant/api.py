@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose
+from akashic_kernels.backend import Backend, choose, launching
 from akashic_kernels.kv_quant.reference import dequantise_rows, quantise_rows
 from akashic_kernels.kv_quant.validation import KERNEL, check_dequantise, check_quantise
 
@@ -35,9 +35,10 @@ def quantise_pages(
 
     count, width = scale.numel(), pages.shape[-1]
     if count:
-        quantise_kernel[(-(-count // ROWS),)](
-            pages, out, scale, count, HEAD_DIM=width, HEAD_BLOCK=_power_of_two(width), ROWS=ROWS, num_warps=4
-        )
+        with launching(KERNEL):
+            quantise_kernel[(-(-count // ROWS),)](
+                pages, out, scale, count, HEAD_DIM=width, HEAD_BLOCK=_power_of_two(width), ROWS=ROWS, num_warps=4
+            )
     return out, scale
 
 
@@ -61,9 +62,10 @@ def dequantise_pages(
 
     count, width = scale.numel(), pages.shape[-1]
     if count:
-        dequantise_kernel[(-(-count // ROWS),)](
-            pages, scale, out, count, HEAD_DIM=width, HEAD_BLOCK=_power_of_two(width), ROWS=ROWS, num_warps=4
-        )
+        with launching(KERNEL):
+            dequantise_kernel[(-(-count // ROWS),)](
+                pages, scale, out, count, HEAD_DIM=width, HEAD_BLOCK=_power_of_two(width), ROWS=ROWS, num_warps=4
+            )
     return out
 
 

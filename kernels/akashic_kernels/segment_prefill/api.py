@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose
+from akashic_kernels.backend import Backend, choose, launching
 from akashic_kernels.rope.reference import cos_sin
 from akashic_kernels.segment_prefill.plan import KernelTables, SegmentPlan, TileTables, cut_tiles
 from akashic_kernels.segment_prefill.reference import segment_prefill_reference
@@ -150,17 +150,18 @@ def _launch(
     partial_rows = cut.partial_count * kv_heads * rows
     partial_out = torch.empty((partial_rows, head_block), dtype=torch.float32, device=query.device)
     partial_lse = torch.empty(partial_rows, dtype=torch.float32, device=query.device)
-    segment_prefill_kernel[(len(cut.tiles), kv_heads)](
-        query, k_pages, v_pages, k_scale, v_scale, out, partial_out, partial_lse,
-        cut.tiles, tables.views, tables.view_phase, plan.rope.phase_step,
-        plan.rope.attention_scale, scale * LOG2_E, query.stride(0), out.stride(0),
-        # A dot needs 16 pairs; those past the head are masked.
-        PAIR_BLOCK=max(16, head_block // 2), ROTARY=plan.rope.rotary_dim,
-        INTERLEAVED=plan.rope.layout == "interleaved", PAGE=plan.shape.page_size, QUANTISED=k_scale is not None,
-        JOINED=head_dim == head_block > 128 and plan.rope.rotary_dim == head_dim and plan.rope.layout == "half",
-        **_launch_options(plan.shape, rows, query.element_size()), **heads,
-    )  # fmt: skip
-    if cut.partial_count:
-        merge_kernel[(len(cut.merges), kv_heads, rows // MERGE_ROWS)](
-            partial_out, partial_lse, out, cut.merges, out.stride(0), ROWS=MERGE_ROWS, num_warps=4, **heads
-        )
+    with launching(KERNEL):
+        segment_prefill_kernel[(len(cut.tiles), kv_heads)](
+            query, k_pages, v_pages, k_scale, v_scale, out, partial_out, partial_lse,
+            cut.tiles, tables.views, tables.view_phase, plan.rope.phase_step,
+            plan.rope.attention_scale, scale * LOG2_E, query.stride(0), out.stride(0),
+            # A dot needs 16 pairs; those past the head are masked.
+            PAIR_BLOCK=max(16, head_block // 2), ROTARY=plan.rope.rotary_dim,
+            INTERLEAVED=plan.rope.layout == "interleaved", PAGE=plan.shape.page_size, QUANTISED=k_scale is not None,
+            JOINED=head_dim == head_block > 128 and plan.rope.rotary_dim == head_dim and plan.rope.layout == "half",
+            **_launch_options(plan.shape, rows, query.element_size()), **heads,
+        )  # fmt: skip
+        if cut.partial_count:
+            merge_kernel[(len(cut.merges), kv_heads, rows // MERGE_ROWS)](
+                partial_out, partial_lse, out, cut.merges, out.stride(0), ROWS=MERGE_ROWS, num_warps=4, **heads
+            )
