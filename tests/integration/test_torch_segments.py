@@ -225,3 +225,22 @@ def test_what_failed_while_cells_were_exported_is_told_to_the_next_step(
         one.decode([BatchItem(A, [1], 20, logits=True)])
     one.release(A)
     one.decode([BatchItem(A, [1], 0, logits=True)])
+
+
+def test_what_failed_while_a_step_took_its_cells_is_told_once(file: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine(file, kv_tokens=64, page_tokens=16)
+    for n, sequence in enumerate((A, B)):
+        one.defer(BatchItem(sequence, [n + t for t in range(32)], 0, logits=False))
+        one.release(sequence, 3, 30)
+
+    def fails(step: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(one, "_compute", fails)
+        with pytest.raises(EngineError, match="computing 64 tokens: out of memory"):
+            one.decode([BatchItem(A, list(range(40)), 32, logits=True)])
+    for sequence in (A, B):
+        one.release(sequence)
+    assert one.kv.cells_held() == 0
+    one.decode([BatchItem(A, list(range(40)), 0, logits=True)])

@@ -54,6 +54,7 @@ class Deferred:
         return list(self._waiting)
 
     def clear(self) -> None:
-        """Forget it, computed or not."""
+        """Forget it, computed or not, and that it failed: whoever deferred knows."""
+        self._failed = None
         self._waiting.clear()
         self._held.clear()

@@ -129,7 +129,13 @@ class TorchEngine:
         self._check_batch(batch)
         self._follow_load()
         started_s = time.monotonic()
-        growth = self._kv.grow([i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch])
+        try:
+            growth = self._kv.grow(
+                [i.sequence for i in batch], [len(i.tokens) for i in batch], [i.start for i in batch]
+            )
+        except EngineError:
+            self._deferred.clear()  # whoever deferred is told so now, and lets go of all cells
+            raise
         try:
             self._logits = LastLogits(batch, *self._compute(lay_out(batch, growth, self._deferred.waiting())))
         except (RuntimeError, ValueError, EngineError) as error:

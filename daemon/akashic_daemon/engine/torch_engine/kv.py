@@ -91,6 +91,7 @@ class PagedKv:
 
     def cells_held(self) -> int:
         """Return how many distinct cells anything sees."""
+        self._forget_dropped()
         return int(self.table.live_slots(self._holders()).sum())
 
     # -- who sees what -----------------------------------------------------------------------------------------
