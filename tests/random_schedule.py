@@ -123,6 +123,8 @@ class Schedule:
         choice = chance.choice(
             (Choice(to_bytes=chance.randrange(400_000)), Choice(unused_for_s=float(chance.randrange(200))), Choice(other_than="fake"))
         )  # fmt: skip
+        while mover._store_next():  # else a pause of the store's does it between the looks
+            pass
         mover.flush_writes()  # as a dry run does first
         before = self._on_disk()
         told = would_prune(mover, choice)

@@ -9,10 +9,12 @@ from typing import TypeVar
 
 import pytest
 
+from akashic_daemon.tiers.adopt import Adoption
 from akashic_daemon.tiers.arena import Arena
-from akashic_daemon.tiers.block import Block
+from akashic_daemon.tiers.block import Block, block_key, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.costs import Costs
+from akashic_daemon.tiers.labels import check_labels
 from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.removal import Choice, forget, prune, rename, would_prune
 from akashic_daemon.tiers.ssd import SsdTier, open_ssd
@@ -27,10 +29,10 @@ PAYLOAD = 5000
 class Stand:
     """A mover with all tiers; `do` runs a function on its thread, with nothing of its own in between."""
 
-    def __init__(self, folder: Path, *, ram_bytes: int = 1 << 20) -> None:
+    def __init__(self, folder: Path, *, ram_bytes: int = 1 << 20, ssd_bytes: int = 64 << 20) -> None:
         self.folder = folder
         self.catalogue = Catalogue("fp")
-        self.mover = Mover(lambda: open_ssd(folder, 64 << 20, 1 << 30, FakeClock(), CountingFiles()))
+        self.mover = Mover(lambda: open_ssd(folder, ssd_bytes, 1 << 30, FakeClock(), CountingFiles()))
         self.mover.start()
         arena, costs = Arena(ram_bytes, 4096), Costs(None, "fp")
         self.outgoing = Staging(4, PAYLOAD)
@@ -41,14 +43,14 @@ class Stand:
         self.mover.call(lambda: found.append(work()), 60)
         return found[0]
 
-    def store(self, letter: str, parent: Block | None, group: str) -> Block:
+    def store(self, letter: str, parent: Block | None, group: str, *, to_disk: bool = True) -> Block:
         """Export a block; it waits to be written afterwards."""
         first = parent.end if parent is not None else 0
         block = self.catalogue.add(parent, (), array("i", [ord(letter)] * 16), first, first)
         buffer = self.outgoing.take()
         assert buffer is not None
         buffer.view(PAYLOAD)[:] = letter.encode() * PAYLOAD
-        self.mover.store(block, buffer, PAYLOAD, group, to_disk=True)
+        self.mover.store(block, buffer, PAYLOAD, group, to_disk=to_disk)
         return block
 
     @property
@@ -184,3 +186,60 @@ def test_pruned_blocks_without_another_copy_count_as_lost_with_that_reason(stand
 
     stand.do(work)
     assert stand.catalogue.blocks() == []
+
+
+def test_a_block_stored_while_a_prune_takes_its_parent_is_found_after_a_restart(stand: Stand) -> None:
+    def work() -> None:
+        parent = stand.store("a", None, "one")
+        stand.mover.flush_writes()
+        children: list[Block] = []
+
+        def in_the_middle() -> None:
+            if not children:
+                children.append(stand.store("b", parent, "two"))
+
+        stand.ssd.pause_with(in_the_middle)
+        prune(stand.mover, Choice(everything=True))
+        assert not parent.on_ssd
+        stand.mover.flush_writes()
+        assert children[0].on_ssd
+
+    stand.do(work)
+    assert stand.do(lambda: check_labels(stand.ssd, None)) == {}
+
+
+def test_a_block_whose_parent_makes_room_for_it_is_found_after_a_restart(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, ssd_bytes=100_000)
+
+    def work() -> None:
+        parent = stand.store("a", None, "coldest")
+        stand.mover.flush_writes()
+        while stand.ssd._store.free_bytes > PAYLOAD + 200:
+            number = stand.ssd.stats().records
+            stand.store(chr(ord("A") + number), None, f"session {number}")
+            stand.mover.flush_writes()
+        assert parent.on_ssd
+        child = stand.store("z", parent, "new")
+        stand.mover.flush_writes()
+        assert child.on_ssd
+        assert stand.ssd.stats().evictions["budget"] > 0
+
+    stand.do(work)
+    assert stand.do(lambda: check_labels(stand.ssd, None)) == {}
+    assert stand.mover.stop(30)
+
+
+def test_blocks_of_another_home_that_go_on_from_what_only_ram_has_are_found_after_a_restart(stand: Stand) -> None:
+    def work() -> None:
+        parent = stand.store("a", None, "here", to_disk=False)
+        tokens = array("i", [1] * 16)
+        came = Block(block_key("fp", parent.key, (), tokens), parent, (), tokens, parent.end, parent.end)
+        adoption = Adoption(stand.mover, stand.catalogue, "came")
+        block = adoption.label(came.key, to_label(came))
+        assert isinstance(block, Block)
+        adoption.take([(block, b"b" * PAYLOAD)])
+        adoption.end()
+        assert adoption.taken.blocks == 1
+
+    stand.do(work)
+    assert stand.do(lambda: check_labels(stand.ssd, None)) == {}

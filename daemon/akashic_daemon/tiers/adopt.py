@@ -116,10 +116,15 @@ class Adoption:
             self.taken.tokens += len(block.tokens)
             self.taken.size_bytes += len(payload)
 
-    def _to_disk(self, blocks: Sequence[tuple[Block, bytes]]) -> frozenset[str]:
+    def _to_disk(self, fresh: Sequence[tuple[Block, bytes]]) -> frozenset[str]:
+        """Write blocks after what only RAM has of those they go on from: else they would lead nowhere after a restart."""
         mover = self._mover
-        if mover.ssd is None or self._refused is not None or not blocks:
+        if mover.ssd is None or self._refused is not None or not fresh:
             return frozenset()
+        above = dict.fromkeys(b for block, _ in fresh for b in mover.lacking_above(block))
+        for block, _ in fresh:
+            above.pop(block, None)
+        blocks = [*((block, payload_of(mover, block) or b"") for block in above), *fresh]
         fingerprint = self._catalogue.fingerprint
         written = mover.ssd.write(
             [Outgoing(b.key, to_label(b), self._group, b.first, fingerprint, payload) for b, payload in blocks]

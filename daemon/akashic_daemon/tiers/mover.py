@@ -212,15 +212,22 @@ class Mover(JobThread):
 
     def write(self, block: Block, group: str, buffer: Buffer | None = None) -> None:
         """Queue a block for the disk, after those of its ancestors that it lacks."""
-        chain = []
-        at = block.parent
-        while at is not None and not at.on_ssd and not at.is_labelled and at not in self._queued:
-            chain.append(at)
-            at = at.parent
-        for ancestor in reversed(chain):
-            self._queue_write(_Write(ancestor, group))
+        self._queue_above(block, group)
         self._queue_write(_Write(block, group, buffer))
         self._schedule_writes()
+
+    def lacking_above(self, block: Block) -> list[Block]:
+        """Return a block's ancestors that the disk has not and that don't wait to be written, the uppermost first."""
+        lacking: list[Block] = []
+        at = block.parent
+        while at is not None and not at.on_ssd and not at.is_labelled and at not in self._queued:
+            lacking.append(at)
+            at = at.parent
+        return lacking[::-1]
+
+    def _queue_above(self, block: Block, group: str) -> None:
+        for ancestor in self.lacking_above(block):
+            self._queue_write(_Write(ancestor, group))
 
     def regroup_writes(self, old: str, new: str | None) -> None:
         """Give what waits to be written for a group to another: `new`, else one that has the block; without, drop it."""
@@ -271,11 +278,7 @@ class Mover(JobThread):
         self._is_writing = False
         if self._ssd is None or self.catalogue is None:
             return
-        batch: list[_Write] = []
-        size_bytes = 0
-        while self._to_write and not is_full(len(batch), size_bytes):
-            batch.append(self._to_write.popleft())
-            size_bytes += batch[-1].block.size_bytes
+        batch = self._take_batch()
         outgoing = [self._outgoing(write) for write in batch]
         started_s = time.monotonic()
         written = self._ssd.write(outgoing)
@@ -291,9 +294,24 @@ class Mover(JobThread):
                 self.moves.lose(str(written.refused))
                 self.catalogue.drop_empty(write.block)
         self._join_other_groups(w for w in batch if w.block.key in stored)
+        for write in batch:
+            if write.block.key in stored:
+                self._queue_above(write.block, write.group)  # an ancestor may have made the room for it
         if written.refused is None:
             logger.debug("wrote %d blocks in %.3f s", len(batch), time.monotonic() - started_s)
         self._schedule_writes()
+
+    def _take_batch(self) -> list[_Write]:
+        """Take what is written at once, each after ancestors that left the disk since it was queued."""
+        batch: list[_Write] = []
+        size_bytes = 0
+        while self._to_write and not is_full(len(batch), size_bytes):
+            write = self._to_write.popleft()
+            above = self.lacking_above(write.block)
+            self._queued.update(above)
+            batch += [*(_Write(block, write.group) for block in above), write]
+            size_bytes += sum(block.size_bytes for block in (*above, write.block))
+        return batch
 
     def _join_other_groups(self, writes: Iterable[_Write]) -> None:
         """Let sessions have blocks that they found before those were on the disk: else one's removal would orphan theirs."""
