@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,6 +157,40 @@ def test_wrong_admissions_are_refused_by_name(change: dict[str, Any], word: str)
     arguments: dict[str, Any] = {"layer": 0, "ahead": 0} | change
     with pytest.raises(KernelInputError, match=word):
         tile_admit(selection, views, start, cache.tables, **arguments)
+
+
+@pytest.mark.parametrize("name", ["slot_of", "source", "target", "count", "told", "score", "claim", "victims", "means"])
+@pytest.mark.parametrize("change", ["shape", "type"])
+def test_tables_that_dont_belong_together_cant_be_made(name: str, change: str) -> None:
+    tables = make_tables(LAYERS, HEADS, 9, 2, room=6, device="cpu")
+    table = getattr(tables, name)
+    with pytest.raises(KernelInputError, match=f"tile_cache: {name} must"):
+        replace(
+            tables,
+            **{name: table[..., :0, :] if table.dim() > 1 else table[:2]}
+            if change == "shape"
+            else {name: table.half()},
+        )
+
+
+@pytest.mark.parametrize("name", ["count", "scores"])
+def test_a_selection_of_other_heads_is_refused(name: str) -> None:
+    cache = Cache(9, 2, "cpu", 2)
+    selection = make_selection(1, HEADS, 9, top_k=2, sink=0, recent=0, device="cpu")
+    selection = replace(selection, **{name: getattr(selection, name)[:, 1:].contiguous()})
+    views, start = torch.zeros(9, 4, dtype=torch.int32), torch.tensor([0, 9], dtype=torch.int32)
+    with pytest.raises(KernelInputError, match=rf"selection\.{name} must"):
+        tile_admit(selection, views, start, cache.tables, 0)
+
+
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+def test_a_step_of_no_rows_lists_no_copy(backend: Any, device: str) -> None:
+    cache = Cache(9, 2, device, 2)
+    selection = make_selection(0, HEADS, 9, top_k=2, sink=0, recent=0, device=device)
+    cache.tables.count.fill_(1)  # as the step before left it
+    views, start = torch.zeros(0, 4, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    tile_admit(selection, views, start, cache.tables, 0, backend=backend)
+    assert cache.tables.count.tolist() == [[0, 0]] + [[1, 1]] * (LAYERS - 1)
 
 
 def test_tiles_that_are_not_alike_are_refused() -> None:

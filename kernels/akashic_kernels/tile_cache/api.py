@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from akashic_kernels.backend import Backend, choose, launching
 from akashic_kernels.tile_cache import reference
-from akashic_kernels.tile_cache.validation import check_admit, check_fetch
+from akashic_kernels.tile_cache.validation import check_admit, check_fetch, check_tables
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +41,10 @@ class TileTables:
     claim: Tensor
     victims: Tensor
     means: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse tables that don't belong together: the kernels take their sizes from two of them."""
+        check_tables(self)
 
 
 def make_tables(
@@ -91,9 +95,9 @@ def tile_admit(
     _, kv_heads, slots = tables.page_in.shape
     pages = tables.slot_of.shape[2] - 1
     batch, _, most, _ = selection.views.shape
+    tables.count[layer].zero_()
     if batch == 0:
         return
-    tables.count[layer].zero_()
     with launching(ADMIT):
         admit_kernel[(kv_heads,)](
             selection.views, selection.count, selection.scores, views, view_start,

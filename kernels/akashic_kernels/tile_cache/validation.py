@@ -17,10 +17,35 @@ SLOTS_MOST = 8192
 WORD_BYTES = 4
 
 
+def check_tables(tables: TileTables) -> None:
+    """Refuse tables that don't belong together; `page_in` and `slot_of` say what the others must be."""
+    import torch
+
+    check_tensor("tile_cache", "page_in", tables.page_in, dtype=torch.int32, shape=(None, None, None))
+    layers, kv_heads, slots = tables.page_in.shape
+    if not 1 <= slots <= SLOTS_MOST:
+        raise KernelInputError("tile_cache", f"a head has {slots} slots; possible are 1 to {SLOTS_MOST}")
+    pages, room = tables.slot_of.shape[-1], tables.source.shape[-1]
+    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "slot_of": (torch.int32, (layers, kv_heads, pages)),
+        "means": (torch.float32, (layers, kv_heads, pages)),
+        "score": (torch.float32, (kv_heads, pages)),
+        "claim": (torch.int32, (kv_heads, pages)),
+        "victims": (torch.int32, (kv_heads, slots)),
+        "source": (torch.int32, (layers, 2, room)),
+        "target": (torch.int32, (layers, 2, room)),
+        "count": (torch.int32, (layers, 2)),
+        "told": (torch.int64, (3,)),
+    }
+    for name, (dtype, shape) in wanted.items():
+        table = getattr(tables, name)
+        check_tensor("tile_cache", name, table, dtype=dtype, shape=shape, device=tables.page_in.device)
+
+
 def check_admit(
     kernel: str, selection: Selection, views: Tensor, view_start: Tensor, tables: TileTables, layer: int, ahead: int
 ) -> None:
-    """Check shapes, types and places, not the values."""
+    """Check shapes, types and places, not the values; the tables were checked when they were made."""
     import torch
 
     layers, kv_heads, slots = tables.page_in.shape
@@ -29,12 +54,13 @@ def check_admit(
     check_tensor(
         kernel, "selection.views", selection.views, dtype=torch.int32, shape=(None, kv_heads, None, 4), device=device
     )
+    heads = (batch, kv_heads)
+    check_tensor(kernel, "selection.count", selection.count, dtype=torch.int32, shape=heads, device=device)
+    check_tensor(kernel, "selection.scores", selection.scores, dtype=torch.float32, shape=(*heads, None), device=device)
     check_tensor(kernel, "views", views, dtype=torch.int32, shape=(None, 4), device=device)
     check_tensor(kernel, "view_start", view_start, dtype=torch.int32, shape=(batch + 1,), device=device)
     if not 0 <= layer < layers:
         raise KernelInputError(kernel, f"layer is {layer}; the tables are of {layers}")
-    if not 1 <= slots <= SLOTS_MOST:
-        raise KernelInputError(kernel, f"a head has {slots} slots; possible are 1 to {SLOTS_MOST}")
     room = tables.source.shape[2]
     if ahead < 0 or kv_heads * (min(batch * most, slots) + ahead) > room:
         raise KernelInputError(
