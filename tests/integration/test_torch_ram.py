@@ -17,8 +17,10 @@ from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.llama_cpp.vocabulary import LlamaVocabulary
 from akashic_daemon.engine.torch_engine import TorchEngine, TorchOptions, loading
 from akashic_daemon.engine.torch_engine.ram_pool import RamPool
+from akashic_daemon.engine.torch_engine.source import open_source
 from akashic_daemon.errors import ConfigError
 from akashic_daemon.types import SequenceId
+from akashic_kernels.tile_cache.validation import SLOTS_MOST
 from tiny_gguf import Shape, write_tiny_gguf
 from torch_lives import logits, random_step
 from torch_programs import TorchPrograms
@@ -146,6 +148,24 @@ def test_a_step_of_more_sequences_than_tiles_serve_is_staged_and_says_so(
     assert np.array_equal(logits(everything, *items), logits(few, *items))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert hot(few).counts()[0] == 0
+
+
+def test_a_pool_of_fewer_pages_than_a_sequence_may_read_is_never_staged_to_decode(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocks = CELLS // PAGE + 20
+    everything, few = engine(file, hot=None, blocks=blocks), engine(file, hot=None, blocks=blocks, gpu_kv_tokens=4096)
+    assert np.array_equal(prefill(everything, A, TEXT), prefill(few, A, TEXT))
+    item = BatchItem(A, [5], len(TEXT), logits=True)
+    assert np.array_equal(logits(everything, item), logits(few, item))
+    assert hot(few).counts()[0] == 2 * LAYERS * (len(TEXT) // PAGE + 1), "of each layer and KV head"
+    assert caplog.records == []
+
+
+def test_a_gpu_keeps_no_more_tiles_of_a_head_than_the_cache_can_order(file: Path) -> None:
+    shape = open_source(file).architecture
+    options = TorchOptions(name="tiny", path=file, page_tokens=PAGE, sparse_blocks=2, gpu_kv_tokens=PAGE * 100_000)
+    assert loading._hot_pages(options, shape, 50_000) == (SLOTS_MOST, options.open_pages)
 
 
 def test_too_little_room_names_the_least_that_would_do(file: Path) -> None:

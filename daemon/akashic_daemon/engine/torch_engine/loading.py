@@ -26,6 +26,7 @@ from akashic_daemon.engine.torch_engine.stage import ROOMS
 from akashic_daemon.engine.torch_engine.weights import Weights, load_weights
 from akashic_daemon.engine.vocabulary import Vocabulary
 from akashic_daemon.errors import ConfigError, ModelError, Unsupported
+from akashic_kernels.tile_cache.validation import SLOTS_MOST
 
 _LAYOUT_VERSION = 1
 _LINK = 50e9
@@ -162,14 +163,16 @@ def _pool(options: TorchOptions, shape: Architecture, pages: int, kv_type: torch
 def _hot_pages(options: TorchOptions, shape: Architecture, pages: int) -> tuple[int, int]:
     """Return how many pages of each head, and how many open ones, the device keeps; the stage's two layers go there too."""
     tokens = options.page_tokens
+    room = options.gpu_kv_tokens // tokens
     staged = -(-min(ROOMS, shape.layers) * pages // shape.layers)
     if not options.sparse_blocks:
-        least, room = staged, options.gpu_kv_tokens // tokens
+        least = staged
         hot = opened = 0
     else:
-        opened = max(1, min(options.open_pages, options.max_sequences))
-        least, room = max(staged, opened + Sparse(options.sparse_blocks).most), options.gpu_kv_tokens // tokens
-        hot = min(room - opened, pages)
+        opened, read = max(1, min(options.open_pages, options.max_sequences)), Sparse(options.sparse_blocks).most
+        least = max(staged, opened + read)
+        # As many as one sequence may read, though there be fewer pages: a step that could read more than stands here is staged.
+        hot = min(room - opened, max(pages, read), SLOTS_MOST)
     if room < least:
         raise ConfigError(
             f"cache.gpu_kv_tokens is {options.gpu_kv_tokens:,}: two layers of {pages * tokens:,} cells, or what a "
