@@ -52,6 +52,7 @@ from akashic_daemon.sessions.importing import SessionImport
 from akashic_daemon.sessions.responses import ResponseService
 from akashic_daemon.sessions.service import SessionService
 from akashic_daemon.sessions.trace_keeper import TraceKeeper
+from akashic_daemon.sessions.traces import Known
 from akashic_daemon.sessions.turns import sampling_of, turn_event
 from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
@@ -64,6 +65,7 @@ from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import TraceStore
 from akashic_daemon.tier_service.service import TierService
 from akashic_daemon.tier_service.upkeep import TierUpkeep
+from akashic_daemon.tiers.removal import Gone
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.volatile import VolatileLines
 from akashic_daemon.transcript.content import without_lone_surrogates
@@ -128,7 +130,8 @@ class Service:
         self.responses = ResponseService(ResponseStore(self._database), self._thread)
         self._keeper = TraceKeeper(TraceStore(self._database), self._thread, self.sessions.book)
         self.generation = Generation(
-            self._config, self._loop, self._host, self.models, self.sessions, self._keeper
+            self._config, self._loop, self._host, self.models, self.sessions, self._keeper,
+            forget=self._forget_late,
         )  # fmt: skip
         limits = Limits(**self._config.remote.model_dump())
         self._remote = RemoteGeneration(self.sessions, limits, client=self._remote_client)
@@ -348,7 +351,7 @@ class Service:
                     yield turn_event(event, session)
         except AkashicError:
             if not started:
-                await self.sessions.take_back(session, messages[: -1 - len(before)])
+                await self.sessions.take_back(session, messages, len(messages) - 1 - len(before))
             raise
 
     # -- sessions, transcripts and models ----------------------------------------------------------------------
@@ -392,13 +395,7 @@ class Service:
         try:
             removed = await self.sessions.remove_session(session)
         finally:
-            self._host.forget_texts()
-            self.chat_memory.forget()
-            self.generation.traces.forget(session)
-            if known is not None:
-                others = self.generation.traces.paths(fingerprint)
-                await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path, others))
-            gone = await self.upkeep.forget(session, wipe=wipe)
+            gone = await self._forget_computed(session, known, wipe=wipe)
         return removed.model_copy(
             update={
                 "kv_blocks": max(gone.ssd_blocks, gone.ram_blocks),
@@ -406,6 +403,26 @@ class Service:
                 "kv_left": gone.left,
             }
         )
+
+    async def _forget_computed(self, session: str, known: Known | None, *, wipe: bool) -> Gone:
+        """Forget what was computed of a removed session, and the texts that are kept to save work."""
+        self._host.forget_texts()
+        self.chat_memory.forget()
+        self.generation.traces.forget(session)
+        if known is not None:
+            others = self.generation.traces.paths(known.fingerprint)
+            await self._host.on_engine_thread(lambda: self._loop.forget(known.trace.path, others))
+        return await self.upkeep.forget(session, wipe=wipe)
+
+    async def _forget_late(self, session: str, known: Known | None) -> None:
+        """Forget what was computed after a session was removed, by an answer that ran."""
+        try:
+            await self.upkeep.will_forget(session)
+            left = (await self._forget_computed(session, known, wipe=True)).left
+        except AkashicError as error:
+            left = str(error)
+        if left:
+            logger.warning("removing the KV of session %s, which was still answered: %s", session, left)
 
     def import_transcript(
         self,

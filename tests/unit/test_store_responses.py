@@ -70,10 +70,12 @@ def test_a_response_goes_with_its_session(database: Database) -> None:
     for name in ("mine", "yours"):
         sessions.ensure(name, origin="api")
         put(store, f"of-{name}", None, name)
-    put(store, "of-none", None, "never stored")
+    put(store, "of-none", None, None)
+    put(store, "of-gone", None, "removed while it was answered")
     sessions.remove("mine")
-    with pytest.raises(NotFound):
-        store.get("of-mine")
+    for name in ("mine", "gone"):
+        with pytest.raises(NotFound):
+            store.get(f"of-{name}")
     assert [store.get(f"of-{name}").id for name in ("yours", "none")] == ["of-yours", "of-none"]
 
 

@@ -286,7 +286,7 @@ async def _recorded(store: SessionStore, sampled: list[int]) -> object:
 
     thread = Inline()
     book = SessionBook(store, thread)
-    await book.record("s", user("q"), Message(Role.ASSISTANT, "yes"), sampled, origin="test")
+    await book.record("s", user("q"), Message(Role.ASSISTANT, "yes"), sampled, origin="test", since_removals=0)
     thread.close()
     return book.recall(chain_all(user("q"))[-1], "yes")
 

@@ -1,7 +1,7 @@
 """Running a request for text: its prompt and context are planned, the step loop answers, and what came of it is kept.
 
 Everything here is async and runs on the event loop; planning runs on a worker thread, computing on the engine thread.
-Keeps invariant 5 together with `context_planner` and `cache.explain`: what was left out, dropped or computed is told.
+Keeps invariant 5 together with `context.planner` and `cache.explain`: what was left out, dropped or computed is told.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +59,8 @@ class _Turn:
     notes: tuple[str, ...]
     answer: AnswerPlan
     policy: str | None = None
+    since_removals: int = 0
+    """`SessionBook.removals` when the request came."""
 
 
 class Generation:
@@ -72,7 +74,10 @@ class Generation:
         models: ModelService,
         sessions: SessionService,
         keeper: TraceKeeper,
+        *,
+        forget: Callable[[str, Known | None], Awaitable[None]],
     ) -> None:
+        """Make it; `forget` drops what was computed of a session that was removed while it was answered."""
         self._config = config
         self._loop = loop
         self._host = host
@@ -81,13 +86,15 @@ class Generation:
         self._book = sessions.book
         self._meaning = Meaning(config.cache.volatile_text)
         self._keeper = keeper
+        self._forget = forget
         self.traces = keeper.traces
 
     async def generate(self, request: GenerationInput) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it within one step. Errors are raised from the iterator."""
+        since = self._book.removals
         engine = await self._host.acquire(await self._models.resolve(request.model))
         try:
-            turn = await self._plan(engine, request, self._config.cache.policy)
+            turn = replace(await self._plan(engine, request, self._config.cache.policy), since_removals=since)
             async with aclosing(self._run(engine, turn)) as events:
                 async for event in events:
                     yield event
@@ -98,9 +105,11 @@ class Generation:
         self, request: GenerationInput, window_start: int
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Answer in a stored session whose history may be longer than the window; the newest turns are shown then."""
+        since = self._book.removals
         engine = await self._host.acquire(await self._models.resolve(request.model))
         try:
             turn = await self._plan(engine, request, self._config.chat.policy, window_start=window_start)
+            turn = replace(turn, since_removals=since)
             async with aclosing(self._run(engine, turn)) as events:
                 async for event in events:
                     yield event
@@ -284,26 +293,34 @@ class Generation:
                 if isinstance(event, AkashicError):
                     raise event
                 if isinstance(event, Finished):
-                    await self._record(engine, turn, job, event)
+                    await self._to_the_end(self._record(engine, turn, job, event))
                 yield event
         finally:
             if not ended:
                 self._loop.cancel(job.id)
-                self._host.keep()  # until it has ended, however often this task is cancelled meanwhile
-                await asyncio.shield(self._keep_cancelled(engine, turn, job, events))
+                await self._to_the_end(self._keep_cancelled(engine, turn, job, events))
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what goes on however often this task is cancelled meanwhile; the model stays until it is done."""
+        self._host.keep()
+
+        async def kept() -> None:
+            try:
+                await work
+            finally:
+                await self._host.release()
+
+        await asyncio.shield(kept())
 
     async def _keep_cancelled(
         self, engine: Engine, turn: _Turn, job: Request, events: asyncio.Queue[GenerationEvent | AkashicError]
     ) -> None:
         """Wait until a cancelled request has ended, and store what it had said."""
-        try:
-            event: GenerationEvent | AkashicError | None = None
-            while not isinstance(event, Finished | AkashicError):
-                event = await events.get()
-            if isinstance(event, Finished):
-                await self._record(engine, turn, job, event)
-        finally:
-            await self._host.release()
+        event: GenerationEvent | AkashicError | None = None
+        while not isinstance(event, Finished | AkashicError):
+            event = await events.get()
+        if isinstance(event, Finished):
+            await self._record(engine, turn, job, event)
 
     async def _record(self, engine: Engine, turn: _Turn, job: Request, finished: Finished) -> None:
         messages, session = turn.request.messages, turn.session
@@ -313,8 +330,12 @@ class Generation:
         if known is not None:
             self.traces.remember(known)
         said = answer_of(engine, turn.request, turn.prompt, job.generated, finished)
-        await self._book.record(session, said.before, said.answer, said.ids, origin="api")
-        if known is None:
+        is_stored = await self._book.record(
+            session, said.before, said.answer, said.ids, origin="api", since_removals=turn.since_removals
+        )
+        if not is_stored:
+            await self._forget(session, known)
+        if known is None or not is_stored:
             return
         with suppress(NotFound):  # removed since its answer was stored
             await self._sessions.add_explanation(session, _explanation(turn, job, finished))

@@ -12,13 +12,13 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from akashic_daemon.context.layout import Context, Drawer, from_message, view
 from akashic_daemon.context.service import ContextService, Stored
-from akashic_daemon.errors import AkashicError, AssertionFailed, BadRequest, Conflict, ScriptError
+from akashic_daemon.errors import AkashicError, AssertionFailed, BadRequest, Conflict, NotFound, ScriptError
 from akashic_daemon.program.conditions import COUNTS, failures
 from akashic_daemon.program.message_ops import DropSelected, MessageOp, ReplaceSelected, ReposAt
 from akashic_daemon.program.plan import Plan, empty_layout, simulate
@@ -41,7 +41,7 @@ from akashic_daemon.program.script import (
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import ScriptEvent, ScriptRequest
 from akashic_daemon.store.programs import SessionProgram
-from akashic_daemon.store.sessions import SessionRow, check_name
+from akashic_daemon.store.sessions import check_name
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.types import ChainDigest
 
@@ -120,12 +120,12 @@ def _file(request: ScriptRequest, path: str) -> str:
 class _Target:
     """A session that the script makes or changes, and the scratch branch that has its state for now.
 
-    before: the session's row when the script began, None when the script makes it.
+    before: the session when the script began, None when the script makes it.
     """
 
     session: str
     scratch: str
-    before: SessionRow | None
+    before: Stored | None
     explanations: list[str] = field(default_factory=list)
 
 
@@ -179,7 +179,7 @@ class _Run:
         else:
             self._policy = self._service.default_policy(known.row)
             await self._run(lambda: store.fork(self._session, scratch, None))
-        self._targets.append(_Target(self._session, scratch, None if known is None else known.row))
+        self._targets.append(_Target(self._session, scratch, known))
 
     async def step(self, statement: Statement) -> AsyncGenerator[ScriptEvent, None]:
         """Carry out a statement; the last event tells what is visible then."""
@@ -319,11 +319,7 @@ class _Run:
 
         def work() -> None:
             for target in self._targets:
-                if target.before is not None and parts.store.head(target.session) != target.before.head:
-                    raise Conflict(
-                        f"the script ran on session {target.session!r}, which has changed meanwhile",
-                        hint="run it again; the session is as the other left it",
-                    )
+                self._refuse_changed(target)
             for target in self._targets:
                 if target.before is None:
                     parts.store.rename(target.scratch, target.session)
@@ -333,9 +329,28 @@ class _Run:
                 for text in target.explanations:
                     parts.programs.add_explanation(target.session, text)
 
-        await self._run(work)
+        async with self._service.editing:
+            await self._run(work)
         for target in self._targets:
             parts.renamed(target.scratch, target.session)
+
+    def _refuse_changed(self, target: _Target) -> None:
+        """Raise Conflict for a session that isn't as the script found it; on the store thread."""
+        parts, before = self._service.parts, target.before
+        if before is None:
+            with suppress(NotFound):
+                parts.store.get(target.session)
+                raise Conflict(
+                    f"the script makes session {target.session!r}, which somebody else has made meanwhile",
+                    hint="run it again, or choose another name",
+                )
+            return
+        now = parts.store.head(target.session), parts.programs.get(target.session).ops
+        if now != (before.row.head, before.program.ops):
+            raise Conflict(
+                f"the script ran on session {target.session!r}, which has changed meanwhile",
+                hint="run it again; the session is as the other left it",
+            )
 
     async def clean(self) -> None:
         """Remove what is left of the scratch branches."""

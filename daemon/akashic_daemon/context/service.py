@@ -87,7 +87,8 @@ class ContextService:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._editing = asyncio.Lock()
+        self.editing = asyncio.Lock()
+        """Held by who changes what was read of a session's program."""
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class ContextService:
 
     async def carry_out(self, session: str, ops: list[MessageOp], *, default: str | None = None) -> OpsResult:
         """Do the same with operations whose labels name them. default: the policy of a session without its own."""
-        async with self._editing, self.drawer() as drawer:
+        async with self.editing, self.drawer() as drawer:
             stored = await self.stored(session)
             drawer.require(ops)
             at = len(stored.messages)
@@ -160,7 +161,7 @@ class ContextService:
             self.parts.store.ensure(session, origin="chat")
             self.parts.store.append(session, [message])
 
-        async with self._editing:
+        async with self.editing:
             await self._run(work)
         return await self.show(session)
 
@@ -175,7 +176,7 @@ class ContextService:
             if self.parts.programs.get(session).policy != spec:
                 self.parts.programs.set_policy(session, spec, row.message_count)
 
-        async with self._editing:
+        async with self.editing:
             await self._run(work)
         return await self.show(session)
 
@@ -186,7 +187,7 @@ class ContextService:
             self.parts.store.ensure(session, origin="chat")
             self.parts.programs.set_edit_reuse(session, request.edit_reuse)
 
-        async with self._editing:
+        async with self.editing:
             await self._run(work)
         return await self.show(session)
 

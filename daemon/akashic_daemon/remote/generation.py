@@ -10,7 +10,7 @@ import itertools
 import time
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,7 +80,11 @@ class _Server:
 
 @dataclass(slots=True)
 class _Turn:
-    """One request under way. left_out: messages at the history's start that don't fit the window."""
+    """One request under way.
+
+    left_out: messages at the history's start that don't fit the window. since_removals: `SessionBook.removals` when it
+    came.
+    """
 
     id: str
     session: str | None
@@ -90,6 +94,7 @@ class _Turn:
     left_out: int = 0
     left_out_tokens: int = 0
     window_moved: bool = False
+    since_removals: int = 0
     started_s: float = field(default_factory=time.monotonic)
     last_piece_s: float = 0.0
 
@@ -143,8 +148,10 @@ class RemoteGeneration:
         self, model: KnownModel, request: GenerationInput, *, window_start: int | None = None
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Run one request; closing the iterator cancels it there. window_start: of a session whose history may be longer."""
+        since = self._book.removals
         server = await self._server(model)
         turn = await self._plan(server, request, window_start)
+        turn.since_removals = since
         async with aclosing(self._run(server, model, turn)) as events:
             async for event in events:
                 yield event
@@ -374,8 +381,10 @@ class RemoteGeneration:
             answer = Message(
                 Role.ASSISTANT, text, thinking=thinking, tool_calls=reader.tool_calls, event_time_s=time.time()
             )  # fmt: skip
-        await self._book.record(session, messages, answer, [], origin="api")
-        if finished is None:
+        is_stored = await self._book.record(
+            session, messages, answer, [], origin="api", since_removals=turn.since_removals
+        )
+        if finished is None or not is_stored:
             return
         begun = turn.pruned.messages[:-1] if turn.request.continue_final else turn.pruned.messages
         sent = [*begun, *([answer] if answer is not None else [])]
@@ -383,7 +392,8 @@ class RemoteGeneration:
         self._before[session] = _Before(tuple(chain_all(sent)), finished.prompt_tokens, finished.completion_tokens)
         if len(self._before) > _KEPT_SESSIONS:
             del self._before[next(iter(self._before))]
-        await self._sessions.add_explanation(session, self._explanation(model, turn, finished))
+        with suppress(NotFound):  # removed since its answer was stored
+            await self._sessions.add_explanation(session, self._explanation(model, turn, finished))
 
     def _explanation(self, model: KnownModel, turn: _Turn, finished: Finished) -> Explanation:
         server = self._servers[model.remote] if model.remote is not None else None

@@ -47,6 +47,9 @@ class SessionBook:
         self._sampled_text: OrderedDict[str, Sequence[int]] = OrderedDict()
         self._calls: OrderedDict[str, tuple[ToolCall, ...]] = OrderedDict()
         """Calls as they were said first, by id; none for an id that isn't stored."""
+        self._removals = 0
+        self._removed_at: OrderedDict[str, int] = OrderedDict()
+        """The number of a session's last removal. Touched on the store thread only."""
 
     async def load(self) -> None:
         """Read what an earlier run kept. Raises StoreError."""
@@ -220,20 +223,45 @@ class SessionBook:
         found = self._sampled.get((parent, text))
         return found if found is not None else self._sampled_text.get(text)
 
+    @property
+    def removals(self) -> int:
+        """How many sessions were removed so far: asked when a request begins, for `record` at its end."""
+        return self._removals
+
+    def removed(self, session: str) -> None:
+        """Let no answer that runs bring a removed session back. Call it on the store thread, where `record` looks."""
+        self._removals += 1
+        _remember(self._removed_at, session, self._removals)
+
     async def record(
-        self, session: str, messages: Sequence[Message], answer: Message | None, sampled: Sequence[int], *, origin: str
-    ) -> None:
-        """Store a request's history and its answer as the session's trajectory."""
+        self,
+        session: str,
+        messages: Sequence[Message],
+        answer: Message | None,
+        sampled: Sequence[int],
+        *,
+        origin: str,
+        since_removals: int,
+    ) -> bool:
+        """Store a request's history and its answer as the session's trajectory.
+
+        since_removals: `removals` when the request began. Stores nothing and returns False when its session was removed
+        since.
+        """
         chains = chain_all(messages)
         parent = chains[-1] if chains else None
 
-        def work() -> None:
+        def work() -> bool:
+            if self._removed_at.get(session, 0) > since_removals:
+                return False
             self._store.ensure(session, origin=origin)
             self._store.set_history(session, [*messages, *([answer] if answer is not None else [])])
             if answer is not None and answer.said:
                 self._store.remember_sampled(parent, answer.said, list(sampled))
+            return True
 
-        await self._thread.run(work)
+        if not await self._thread.run(work):
+            return False
         if parent is not None:
             _remember(self._session_at, parent, session)
             self._write_later(session, end=parent)
@@ -242,6 +270,7 @@ class SessionBook:
             _remember(self._sampled, (parent, answer.said), list(sampled) or None)
             if sampled:
                 _remember(self._sampled_text, answer.said, list(sampled))
+        return True
 
     def forget(self, session: str) -> None:
         """Drop what is remembered of a removed session, sampled text included."""

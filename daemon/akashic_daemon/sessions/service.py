@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from akashic_daemon.sessions.book import SessionBook
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
 from akashic_daemon.store.thread import StoreThread
-from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.trajectory.message import Message, Role, chain_all
 from akashic_daemon.transcript import Imported, detect_format, read_transcript
 
 _FLUSH_MESSAGES = 500
@@ -107,9 +108,19 @@ class SessionService:
 
         return await self._thread.run(work)
 
-    async def take_back(self, session: str, messages: list[Message]) -> None:
-        """Undo `begin_turn` for a turn that never began: the session holds `messages` again."""
-        await self._thread.run(lambda: self._store.set_history(session, messages))
+    async def take_back(self, session: str, messages: Sequence[Message], count: int) -> None:
+        """Undo `begin_turn` for a turn that never began: of `messages`, which it returned, the first `count` stay.
+
+        A session that has gone on since keeps all, also one that was removed.
+        """
+        end = chain_all(messages)[-1]
+
+        def work() -> None:
+            with suppress(NotFound):
+                if self._store.head(session) == end:
+                    self._store.rewind(session, count)
+
+        await self._thread.run(work)
 
     async def window_start(self, session: str) -> int:
         """Return where the session's prompt began last time. Raises NotFound."""
@@ -141,9 +152,17 @@ class SessionService:
         return [m.message for m in await self._thread.run(lambda: self._store.messages(session))]
 
     async def remove_session(self, session: str) -> native.RemovedSession:
-        """Delete a session and every message that no other session holds."""
+        """Delete a session and every message that no other session holds; answers that run in it aren't stored."""
+
+        def work() -> tuple[int, int]:
+            self._store.get(session)
+            try:
+                return self._store.remove(session)
+            finally:
+                self.book.removed(session)
+
         try:
-            removed, shared = await self._thread.run(lambda: self._store.remove(session))
+            removed, shared = await self._thread.run(work)
         finally:
             self.book.forget(session)  # also when the session is gone but its bytes couldn't be wiped yet
         return native.RemovedSession(session=session, messages_removed=removed, messages_shared=shared)
@@ -156,7 +175,7 @@ class SessionService:
         label: what the sender calls the transcript; errors name that, for nobody knows the spooled file.
         """
         running = asyncio.get_running_loop()
-        events: asyncio.Queue[native.ImportEvent] = asyncio.Queue()
+        events: asyncio.Queue[native.ImportEvent | None] = asyncio.Queue()
         gone = threading.Event()
 
         def tell(event: native.ImportEvent) -> None:
@@ -168,9 +187,9 @@ class SessionService:
             running.call_soon_threadsafe(events.put_nowait, event)
 
         task = asyncio.create_task(self._import(path, format_name, name, tell))
+        task.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while True:
-                event = await events.get()
+            while (event := await events.get()) is not None:
                 yield event
                 if event.kind != "progress":
                     return

@@ -35,11 +35,13 @@ class ResponseStore:
         self._database = database
 
     def put(self, response: StoredResponse, session: str | None, at_s: float) -> None:
-        """Keep a response, under the session that it ran in."""
+        """Keep a response, under the session that it ran in; nothing of one that was removed meanwhile."""
         items, body = _dump(list(response.items)), _dump(response.body)
         kept = _checksum(response.id, response.previous, items, body)
         with self._database.transaction() as c:
             row = c.execute("SELECT id FROM sessions WHERE name = ?", (session,)).fetchone()
+            if session is not None and row is None:
+                return
             c.execute(
                 "INSERT INTO responses (id, previous, session_id, items, body, created_at_s, checksum) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
