@@ -115,12 +115,18 @@ def make_info(shape: Architecture) -> ModelInfo:
 def check(results: dict[str, Any]) -> None:
     """The same calls on the CPU's reference and on the GPU, with and without graphs: f32, so rounding is small.
 
-    f32 sums of a few hundred products are off by 1e-6, TF32 by 1e-3: what is above 1e-4 fails at the script's end.
+    f32 sums of a few hundred products are off by 1e-6, TF32 by 1e-3: what is above 1e-4 fails at the script's end, and so do
+    graphs that don't share their memory.
     """
     found: dict[str, list[np.ndarray[Any, Any]]] = {}
     for name, device, graphs in (("cpu", "cpu", False), ("eager", "cuda", False), ("graphs", "cuda", True)):
         weights = random_weights(SMALL, torch.device(device), torch.float32)
-        found[name] = _script(make_engine(SMALL, weights, 1024, graphs=graphs, spare=1))
+        engine = make_engine(SMALL, weights, 1024, graphs=graphs, spare=1)
+        found[name] = _script(engine)
+        if graphs:
+            pools = {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}  # type: ignore[no-untyped-call]
+            results["graphs_pools"] = len(pools - {(0, 0)})
+        engine.close()
     scale = max(float(np.abs(row).max()) for row in found["cpu"])
     for name in ("eager", "graphs"):
         worst = max(float(np.abs(a - b).max()) for a, b in zip(found["cpu"], found[name], strict=True)) / scale
@@ -261,6 +267,8 @@ def main() -> None:
         if wanted.json:
             wanted.json.write_text(json.dumps(results, indent=1))
     wrong = [name for name, value in results.items() if name.startswith("check_") and not value < 1e-4]
+    if results["graphs_pools"] != 1:
+        raise SystemExit(f"the graphs of one engine have {results['graphs_pools']} pools of memory, not one")
     if wrong:
         raise SystemExit(f"the GPU's answers differ from the reference's: {', '.join(wrong)}")
 

@@ -71,6 +71,32 @@ def _parts(of: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
     return *rows, of[4 * n : 5 * n + 1], of[_views_at(n) :].view(-1, 4)
 
 
+class Recorder:
+    """Records what one device computes, always on one stream and with one pool of memory.
+
+    So all graphs take the memory of the largest: they run one after another, and what one leaves is read before the next runs.
+    (torch gives memory of a pool to the stream only that had it before; its own stream for recording is the first device's
+    for ever.)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, compute: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        """Return a graph of what `compute` launches, and where that leaves its result; torch must stand on the device."""
+        # Kernels are compiled, and libraries take their memory, before anything is recorded.
+        self._aside.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._aside):
+            compute()
+        torch.cuda.current_stream(self._device).wait_stream(self._aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._aside):
+            made = compute()
+        return graph, made
+
+
 class DecodeGraphs:
     """Graphs of one model over one pool; each is made when its batch size is first met.
 
@@ -82,6 +108,7 @@ class DecodeGraphs:
         self._attention = attention
         self._parts = attention.parts if isinstance(attention, SplitAttention) else [attention]
         self._vocabulary_size = vocabulary_size
+        self._recorders = [Recorder(device) for device in model.devices]
         pages = self._parts[0].pool.shape.pages
         self._most_views = min(_MOST_VIEWS, max(_LEAST_VIEWS, 1 << (2 * pages - 1).bit_length()))
         self._graphs: dict[tuple[int, int], _Graph] = {}
@@ -101,7 +128,9 @@ class DecodeGraphs:
         batch = next(size for size in BATCHES if size >= len(step.segments))
         made = (batch, self._room(step))
         if made not in self._graphs:
-            self._graphs[made] = _Graph(self._model, self._attention, self._parts, *made, self._vocabulary_size)
+            self._graphs[made] = _Graph(
+                self._model, self._attention, self._parts, self._recorders, *made, self._vocabulary_size
+            )
         return self._graphs[made].run(step, cells, self._parts[0].pool.page_tokens)
 
     def _room(self, step: Step) -> int:
@@ -117,6 +146,7 @@ class _Graph:
         model: Model,
         attention: PagedAttention | SplitAttention,
         parts: list[PagedAttention],
+        recorders: list[Recorder],
         batch: int,
         views: int,
         vocabulary_size: int,
@@ -151,25 +181,15 @@ class _Graph:
             row_best(logits, self._best)
             return logits
 
-        for stage, device in enumerate(self._devices):
+        for stage, (device, recorder) in enumerate(zip(self._devices, recorders, strict=True)):
             before = self._made[-1] if stage else tokens
             self._taken.append(torch.zeros_like(before, device=device) if stage else before)
             with computing_on(device):
-                self._record(partial(compute, stage), device)
+                graph, made = recorder.record(partial(compute, stage))
+            self._graphs.append(graph)
+            self._made.append(made)
         with computing_on(self._devices[-1]):
             self._done.record()
-
-    def _record(self, compute: Callable[[], torch.Tensor], device: torch.device) -> None:
-        # Kernels are compiled, and libraries take their memory, before anything is recorded.
-        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
-            compute()
-        torch.cuda.current_stream(device).wait_stream(aside)
-        self._graphs.append(torch.cuda.CUDAGraph())
-        # torch's own stream for recording is the first device's for ever.
-        with torch.cuda.graph(self._graphs[-1], stream=aside if len(self._devices) > 1 else None):
-            self._made.append(compute())
 
     def run(self, step: Step, cells: list[Longs], page_tokens: int) -> tuple[torch.Tensor, Best]:
         self._done.synchronize()  # the step before this one reads the host's tables too
