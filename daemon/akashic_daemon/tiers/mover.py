@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from akashic_daemon.errors import AkashicError
-from akashic_daemon.store.blocks.record import Found
+from akashic_daemon.store.blocks.record import Found, Miss, MissReason
 from akashic_daemon.store.blocks.slices import is_full
 from akashic_daemon.tiers.arena import Arena
 from akashic_daemon.tiers.block import Block, to_label
@@ -346,13 +346,7 @@ class Mover(JobThread):
         """Take note of what the disk evicted or put into quarantine."""
         if self._ssd is None or self.catalogue is None:
             return
-        for key in self._ssd.evicted():
-            block = self.catalogue.get(key)
-            if block is not None:
-                block.on_ssd = block.is_labelled = False
-                if block.slots is None:
-                    self.moves.lose("ssd_full")
-                self.catalogue.drop_empty(block)
+        self.gone_from_ssd(self._ssd.evicted(), "ssd_full")
 
     # -- back --------------------------------------------------------------------------------------------------
 
@@ -361,7 +355,8 @@ class Mover(JobThread):
         incoming = self.incoming
         by_key = {block.key: block for block in blocks}
         if self._ssd is None or incoming is None:
-            self._report_unreadable(by_key.values(), sink)
+            self.gone_from_ssd(by_key, "unreadable")
+            _report_missing(by_key.values(), sink)
             return
         taken: dict[str, Buffer] = {}
         waited_s = 0.0
@@ -377,20 +372,25 @@ class Mover(JobThread):
             return buffer.view(size_bytes)
 
         started_s, read_bytes = time.monotonic(), 0
-        for found in self._ssd.read(by_key, into):
-            key = found.entry.key if isinstance(found, Found) else found.key
-            buffer = taken.pop(key, None)
-            if isinstance(found, Found) and buffer is not None:
-                block = by_key.pop(key)
-                read_bytes += len(found.payload)
-                self.moves.promoted_ssd_blocks += 1
-                self.store_in_ram(block, found.payload)
-                if sink.offer((block, buffer, len(found.payload))):
-                    continue
-            if buffer is not None:
+        try:
+            for found in self._ssd.read(list(by_key), into):
+                if isinstance(found, Miss):
+                    self._follow_miss(found)
+                elif (key := found.entry.key) in taken:
+                    block = by_key[key]
+                    read_bytes += len(found.payload)
+                    self.moves.promoted_ssd_blocks += 1
+                    self.store_in_ram(block, found.payload)
+                    if sink.offer((block, taken[key], len(found.payload))):
+                        del by_key[key], taken[key]
+                elif not sink.closed:  # it was stored larger than what is computed now
+                    self.gone_from_ssd([key], "unreadable")
+                for key in list(taken):
+                    incoming.give_back(taken.pop(key))
+        finally:  # also after a bug: who waits for them computes them then
+            for buffer in taken.values():
                 incoming.give_back(buffer)
-        if not sink.closed:
-            self._report_unreadable(by_key.values(), sink)
+            _report_missing(by_key.values(), sink)
         self.moves.promoted_ssd_bytes += read_bytes
         if self.costs is not None and read_bytes:
             self.costs.observe_ssd_read(read_bytes, time.monotonic() - started_s - waited_s)
@@ -433,7 +433,7 @@ class Mover(JobThread):
                 if not block.prefetched:
                     self.moves.prefetch_wasted_bytes += len(found.payload)
             else:
-                self._mark_unreadable(block)
+                self._follow_miss(found)
         self.follow_evictions()
 
     def _with_room(self, wanted: Sequence[Block]) -> list[Block]:
@@ -458,11 +458,12 @@ class Mover(JobThread):
     def _slot_bytes(self, block: Block) -> int:
         return self.arena.slots_needed(block.size_bytes) * self.arena.slot_bytes
 
-    def _report_unreadable(self, blocks: Iterable[Block], sink: Sink) -> None:
-        for block in blocks:
-            self._mark_unreadable(block)
-            sink.offer((block, None, 0))
+    def _follow_miss(self, miss: Miss) -> None:
+        """Believe no more that the disk has a block which it can't give; what it can't give just now is asked for again."""
+        if miss.reason is not MissReason.UNREADABLE:
+            self.gone_from_ssd([miss.key], "unreadable")
 
-    def _mark_unreadable(self, block: Block) -> None:
-        block.on_ssd = False
-        self.moves.lose("unreadable")
+
+def _report_missing(blocks: Iterable[Block], sink: Sink) -> None:
+    for block in blocks:
+        sink.offer((block, None, 0))
