@@ -35,14 +35,23 @@ def start_daemon(client: Client, paths: Paths, env: Mapping[str, str] | None = N
     Raises DaemonNotRunning with the last lines of its log when it ends, DaemonUnhealthy when it takes too long.
     """
     ensure_private_dir(paths.log_dir)
-    start = _log_size(paths.daemon_log)
-    child = _spawn(paths, env)
+    log_start = _log_size(paths.daemon_log)
+    await_daemon(client, paths, _spawn(paths, env), log_start)
+
+
+def await_daemon(
+    client: Client, paths: Paths, child: subprocess.Popen[bytes] | None = None, log_start: int = 0
+) -> None:
+    """Wait until a daemon is healthy that was just started: as `child`, or by a service manager.
+
+    Raises as `start_daemon`; log_start: where in the log its words begin.
+    """
     with err().status("starting the akashic daemon") as spinner:
 
         def describe(detail: str) -> None:
             spinner.update(f"starting the akashic daemon: {detail}" if detail else "starting the akashic daemon")
 
-        _wait_healthy(client, paths, child, start, describe)
+        _wait_healthy(client, paths, child, log_start, describe)
 
 
 def _spawn(paths: Paths, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
@@ -71,7 +80,7 @@ def _spawn(paths: Paths, env: Mapping[str, str] | None) -> subprocess.Popen[byte
 
 
 def _wait_healthy(
-    client: Client, paths: Paths, child: subprocess.Popen[bytes], log_start: int, describe: Callable[[str], None]
+    client: Client, paths: Paths, child: subprocess.Popen[bytes] | None, log_start: int, describe: Callable[[str], None]
 ) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     detail = "waiting for its socket"
@@ -82,7 +91,7 @@ def _wait_healthy(
                 return
         except DaemonNotRunning:
             # A child that lost the race against another command's daemon ends; then the winner is waited for.
-            if child.poll() is not None and not lock_is_held(paths.lock):
+            if child is not None and child.poll() is not None and not lock_is_held(paths.lock):
                 raise _died(child.returncode, paths, log_start) from None
         except DaemonUnhealthy as error:
             detail = error.message
@@ -150,22 +159,29 @@ def lock_is_held(lock: Path) -> bool:
 
 
 def find_pid(client: Client, paths: Paths) -> int | None:
-    """Return the pid of the running daemon: what it says itself, else what stands in the lock file that it holds."""
+    """Return the pid of the running daemon: what stands in the lock file that it holds, else what it says itself.
+
+    In this order, for one that hangs must be stoppable at once.
+    """
+    if lock_is_held(paths.lock) and (pid := _pid_in(paths.lock)) is not None:
+        return pid
     try:
         body = client.get("/status")
-        if isinstance(body, dict) and isinstance(body.get("pid"), int):
-            return int(body["pid"])
-    except AkashicError:
-        pass  # A daemon that can't answer must still be stoppable.
-    if not lock_is_held(paths.lock):
-        return None
-    try:
-        return int(paths.lock.read_text().split()[0])
-    except (OSError, ValueError, IndexError) as error:
+    except AkashicError as error:
+        if not lock_is_held(paths.lock):
+            return None
         raise DaemonUnhealthy(
-            f"finding the daemon that holds {paths.lock}: the file names no pid",
+            f"finding the daemon that holds {paths.lock}: the file names no pid, and it doesn't answer",
             hint=f"`fuser {paths.lock}` names the process",
         ) from error
+    return int(body["pid"]) if isinstance(body, dict) and isinstance(body.get("pid"), int) else None
+
+
+def _pid_in(lock: Path) -> int | None:
+    try:
+        return int(lock.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def stop_daemon(client: Client, paths: Paths) -> int | None:

@@ -26,26 +26,46 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LoginService:
-    """A file that the login's service manager reads, and the commands that make it take effect or not."""
+    """A file that the login's service manager reads, and the commands that make it take effect or not.
+
+    let_go: makes the manager forget what it read of the file earlier; fails where there was nothing. running: succeeds
+    while the service runs.
+    """
 
     file: Path
     text: bytes
+    log_dir: Path
     enable: Sequence[Sequence[str]]
     disable: Sequence[Sequence[str]]
+    restarting: Sequence[str]
+    running: Sequence[str]
+    let_go: Sequence[str] = ()
 
     @property
     def is_installed(self) -> bool:
         """Whether the file is there."""
         return self.file.exists()
 
-    def install(self) -> None:
-        """Write the file, replacing an earlier one of ours, and start the service.
+    @property
+    def is_current(self) -> bool:
+        """Whether the file is the one that this installation writes for this home. Raises OSError."""
+        return self.is_installed and self.file.read_bytes() == self.text
 
-        Raises Conflict when the file is somebody else's, StoreUnwritable when it can't be written, Unsupported when the
-        service manager refuses; the file stays then.
+    def runs(self) -> bool:
+        """Tell if the daemon of this installation and home runs as this service."""
+        try:
+            return self.is_current and _done(self.running).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False  # Nobody who could be asked runs anything.
+
+    def write(self) -> None:
+        """Write the file, replacing an earlier one of ours.
+
+        Raises Conflict when the file is somebody else's, StoreUnwritable when it can't be written.
         """
-        if self.file.exists() and _MARK.encode() not in self.file.read_bytes():
+        if self.is_installed and not self._is_ours():
             raise Conflict(f"installing the service: {self.file} isn't ours", hint="move it away first")
+        ensure_private_dir(self.log_dir)
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self.file.write_bytes(self.text)
@@ -53,20 +73,32 @@ class LoginService:
             raise StoreUnwritable(
                 f"installing the service: writing {self.file}: {error.strerror}", hint="fix its permissions"
             ) from error
+
+    def start(self) -> None:
+        """Start the service, now and with each login. Raises Unsupported when the manager refuses; the file stays then."""
+        if self.let_go:
+            _tried(self.let_go, self.file)
         for command in self.enable:
             _run(command, self.file)
 
+    def restart(self) -> None:
+        """Start the service anew. Raises Unsupported when the manager refuses."""
+        _run(self.restarting, self.file)
+
     def uninstall(self) -> None:
         """Stop the service and remove its file. Raises NotFound, and Conflict when the file is somebody else's."""
-        if not self.file.exists():
+        if not self.is_installed:
             raise NotFound(f"removing the service: there is no {self.file}", hint="`akashic daemon install` makes it")
-        if _MARK.encode() not in self.file.read_bytes():
+        if not self._is_ours():
             raise Conflict(f"removing the service: {self.file} isn't ours", hint="remove it by hand")
         for command in self.disable[:1]:
             _run(command, self.file)
         self.file.unlink()
         for command in self.disable[1:]:
             _run(command, self.file)
+
+    def _is_ours(self) -> bool:
+        return _MARK.encode() in self.file.read_bytes()
 
 
 def login_service(
@@ -83,14 +115,15 @@ def login_service(
         return _launchd(paths, command, kept, home)
     if platform.startswith("linux") and shutil.which("systemctl"):
         config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-        return _systemd(command, kept, config)
+        return _systemd(paths, command, kept, config)
     raise Unsupported(
         "installing the daemon as a service: neither systemd nor launchd is here",
         hint=f"let your service manager run: {' '.join(command)}",
     )
 
 
-def _systemd(command: Sequence[str], kept: Mapping[str, str], config: Path) -> LoginService:
+def _systemd(paths: Paths, command: Sequence[str], kept: Mapping[str, str], config: Path) -> LoginService:
+    program, *arguments = command
     # No PrivateTmp: homes, models and logs that people name may stand in /tmp.
     lines = [
         f"# {_MARK}; edits are lost when it runs again.",
@@ -98,8 +131,12 @@ def _systemd(command: Sequence[str], kept: Mapping[str, str], config: Path) -> L
         "Description=akashic: a local model for agents, with a cache that outlives them",
         "",
         "[Service]",
-        f"ExecStart={' '.join(map(_quoted, command))}",
+        # Variables work in arguments, not in the program's name.
+        f"ExecStart={' '.join([_quoted(program), *(_quoted(word).replace('$', '$$') for word in arguments)])}",
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in kept.items()),
+        # Where `akashic daemon logs` reads; else it is the journal.
+        f"StandardOutput=append:{_escaped(str(paths.daemon_log))}",
+        f"StandardError=append:{_escaped(str(paths.daemon_log))}",
         "Restart=on-failure",
         "RestartSec=2",
         "TimeoutStopSec=15",
@@ -112,27 +149,36 @@ def _systemd(command: Sequence[str], kept: Mapping[str, str], config: Path) -> L
     ]
     systemctl = ["systemctl", "--user"]
     return LoginService(
-        config / "systemd" / "user" / UNIT_NAME,
-        "\n".join(lines).encode(),
-        ([*systemctl, "daemon-reload"], [*systemctl, "enable", "--now", UNIT_NAME]),
-        ([*systemctl, "disable", "--now", UNIT_NAME], [*systemctl, "daemon-reload"]),
+        file=config / "systemd" / "user" / UNIT_NAME,
+        text="\n".join(lines).encode(),
+        log_dir=paths.log_dir,
+        # Restarted, for a daemon that has just ended may count as running still, and would then not be started.
+        enable=([*systemctl, "daemon-reload"], [*systemctl, "enable", UNIT_NAME], [*systemctl, "restart", UNIT_NAME]),
+        disable=([*systemctl, "disable", "--now", UNIT_NAME], [*systemctl, "daemon-reload"]),
+        restarting=[*systemctl, "restart", UNIT_NAME],
+        running=[*systemctl, "is-active", "--quiet", UNIT_NAME],
     )
 
 
 def _quoted(text: str) -> str:
-    """Return a word as systemd reads it: its specifiers and variables don't work in it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """Return a word as systemd reads it: its specifiers don't work in it."""
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"' if any(c in text for c in " \t\"'\\;") else escaped
 
 
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
 def _launchd(paths: Paths, command: Sequence[str], kept: Mapping[str, str], home: Path) -> LoginService:
-    ensure_private_dir(paths.log_dir)
     body = {
         "Label": AGENT_LABEL,
         "ProgramArguments": list(command),
         "EnvironmentVariables": dict(kept),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
+        # The default throttles CPU and disk, which is what computing needs.
+        "ProcessType": "Interactive",
         "StandardOutPath": str(paths.daemon_log),
         "StandardErrorPath": str(paths.daemon_log),
         "Umask": 0o077,
@@ -140,21 +186,38 @@ def _launchd(paths: Paths, command: Sequence[str], kept: Mapping[str, str], home
     text = plistlib.dumps(body, sort_keys=False)
     file = home / "Library" / "LaunchAgents" / f"{AGENT_LABEL}.plist"
     domain = f"gui/{os.getuid()}"
+    agent = f"{domain}/{AGENT_LABEL}"
     note = f"<!-- {_MARK}; edits are lost when it runs again. -->\n".encode()
     return LoginService(
-        file,
-        text.replace(b"<plist", note + b"<plist", 1),
-        (["launchctl", "bootstrap", domain, str(file)],),
-        (["launchctl", "bootout", f"{domain}/{AGENT_LABEL}"],),
+        file=file,
+        text=text.replace(b"<plist", note + b"<plist", 1),
+        log_dir=paths.log_dir,
+        # What is loaded already is refused, and reading the file anew takes loading it anew.
+        let_go=["launchctl", "bootout", agent],
+        enable=(["launchctl", "bootstrap", domain, str(file)],),
+        disable=(["launchctl", "bootout", agent],),
+        restarting=["launchctl", "kickstart", "-k", agent],
+        running=["launchctl", "print", agent],
     )
 
 
 def _run(command: Sequence[str], file: Path) -> None:
-    doing = " ".join(command)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unsupported(f"running `{doing}`: {error}", hint=f"{file} is there; start it by hand") from error
+    done = _tried(command, file)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise Unsupported(f"running `{doing}`: {said}", hint=f"see to {file} by hand, or `akashic daemon start`")
+        raise Unsupported(
+            f"running `{' '.join(command)}`: {said}", hint=f"see to {file} by hand, or `akashic daemon start`"
+        )
+
+
+def _tried(command: Sequence[str], file: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return _done(command)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unsupported(
+            f"running `{' '.join(command)}`: {error}", hint=f"{file} is there; start it by hand"
+        ) from error
+
+
+def _done(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

@@ -25,6 +25,7 @@ from akashic_cli.options import (
 
 if TYPE_CHECKING:
     from akashic_cli.client import Client
+    from akashic_cli.login_service import LoginService
     from akashic_daemon.paths import Paths
     from akashic_daemon.protocol.native import Status
 
@@ -96,13 +97,21 @@ def stop(home: HomeOption = None) -> None:
 
 @app.command()
 def restart(home: HomeOption = None) -> None:
-    """Stop the daemon if there is one, and start it with the settings as they are now."""
-    from akashic_cli.autostart import stop_daemon
+    """Stop the daemon if there is one, and start it with the settings as they are now; a service stays one."""
+    from akashic_cli.autostart import await_daemon, stop_daemon
     from akashic_cli.client import Client
     from akashic_cli.render.output import say
+    from akashic_daemon.config import load
     from akashic_daemon.paths import find_paths
 
     paths = find_paths()
+    load(paths.config_file)
+    if (service := _running_service(paths)) is not None:
+        service.restart()
+        with Client(paths.socket) as client:
+            await_daemon(client, paths)
+            say(f"daemon started by {service.file}, pid {client.handshake().pid}")
+        return
     with Client(paths.socket) as client:
         stop_daemon(client, paths)
     with Client(paths.socket) as client:
@@ -160,10 +169,11 @@ def install(
     home: HomeOption = None,
 ) -> None:
     """Let the daemon start with your login: as a systemd user service, or a launchd agent on macOS. Needs no root."""
-    from akashic_cli.autostart import daemon_command, stop_daemon
+    from akashic_cli.autostart import await_daemon, daemon_command, stop_daemon
     from akashic_cli.client import Client
     from akashic_cli.login_service import login_service
     from akashic_cli.render.output import say
+    from akashic_daemon.config import load
     from akashic_daemon.paths import find_paths
 
     paths = find_paths()
@@ -171,9 +181,12 @@ def install(
     if print_only:
         print(service.text.decode(), end="")
         return
+    load(paths.config_file)  # what would end it at its start is said here, not in a log
+    service.write()
     with Client(paths.socket) as client:
         stop_daemon(client, paths)
-    service.install()
+        service.start()
+        await_daemon(client, paths)
     say(f"the daemon runs as a service now, by {service.file}; `akashic daemon uninstall` ends that")
 
 
@@ -188,6 +201,19 @@ def uninstall(home: HomeOption = None) -> None:
     service = login_service(find_paths(), daemon_command())
     service.uninstall()
     say(f"removed {service.file}; commands start the daemon when they need it")
+
+
+def _running_service(paths: Paths) -> LoginService | None:
+    """Return the service as which the daemon of this home runs; None when it doesn't."""
+    from akashic_cli.autostart import daemon_command
+    from akashic_cli.login_service import login_service
+    from akashic_daemon.errors import Unsupported
+
+    try:
+        service = login_service(paths, daemon_command())
+    except Unsupported:
+        return None
+    return service if service.runs() else None
 
 
 def _start(client: Client, paths: Paths, flags: dict[str, object]) -> Status:

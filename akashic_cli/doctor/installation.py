@@ -77,13 +77,13 @@ def check_service(paths: Paths) -> Finding:
         service = login_service(paths, daemon_command())
         if not service.is_installed:
             return Finding("service", Level.OK, "the daemon isn't a service; the first command that needs it starts it")
-        is_ours = service.file.read_bytes() == service.text
+        is_current = service.is_current
     except AkashicError:
         return Finding("service", Level.OK, "no service manager that we know; the first command starts the daemon")
     except OSError as error:
         return Finding("service", Level.WARN, f"{service.file}: {error.strerror}", "fix its permissions")
-    if not is_ours:
-        text = f"{service.file} starts another installation, or with another home"
+    if not is_current:
+        text = f"{service.file} isn't what this installation writes for this home"
         return Finding("service", Level.WARN, text, "`akashic daemon install` writes it anew")
     return Finding("service", Level.OK, f"the daemon starts with your login, by {service.file}")
 

@@ -10,14 +10,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import akashic_cli
 from akashic_cli import autostart
 from akashic_cli.__main__ import main, report
+from akashic_cli.client import Client
 from akashic_daemon.errors import StoreUnwritable
 from akashic_daemon.paths import find_paths
+from akashic_daemon.process.lifecycle import only_daemon
 
 FAKE = Path(__file__).parents[1] / "cli_daemon.py"
 
@@ -139,6 +142,14 @@ def test_a_stale_lock_file_names_no_running_daemon(home: Path, capsys: pytest.Ca
     paths.lock.write_text(f"{os.getpid()}\n")
     assert main(["daemon", "stop"]) == 0
     assert "no daemon runs" in capsys.readouterr().err
+
+
+def test_a_daemon_that_hangs_is_found_by_its_lock_without_being_asked(home: Path) -> None:
+    paths = find_paths()
+    paths.runtime_dir.mkdir(parents=True)
+    hanging = cast(Client, SimpleNamespace(get=lambda _path: pytest.fail("it was asked")))
+    with only_daemon(paths):
+        assert autostart.find_pid(hanging, paths) == os.getpid()
 
 
 def test_home_on_the_command_line_is_the_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
