@@ -16,12 +16,14 @@ SIZES = st.integers(0, 6 * PAGE) | st.sampled_from([0, 1, PAGE - 1, PAGE, PAGE +
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Reserves, writes, reads, frees and resizes; `held` knows what must be in which slots."""
+    """Reserves, writes, reads and frees; `held` knows what must be in which slots."""
 
     def __init__(self) -> None:
         super().__init__()
         self.held: list[tuple[Slots, bytes]] = []
         self.serial = 0
+        self.most_used = 0
+        """Slots that were used at once since it was empty."""
 
     @initialize(count=st.integers(0, 24), slot_pages=st.integers(1, 2))
     def make(self, count: int, slot_pages: int) -> None:
@@ -54,20 +56,12 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena.write(slots, old[::-1])
         self.held[at] = slots, old[::-1]
 
-    @rule(count=st.integers(0, 32))
-    def resize(self, count: int) -> None:
-        used = sum(self.taken(s) for s, _ in self.held)
-        fits = used <= count * PAGE // self.arena.slot_bytes * self.arena.slot_bytes
-        assert self.arena.resize(count * PAGE) == fits
-        if fits:
-            self.budget = count * PAGE
-
     @rule()
     def empty(self) -> None:
         for slots, _ in self.held:
             self.arena.free(slots)
         self.held = []
-        assert self.arena.resident_bytes == 0
+        assert not self.arena._rows.any()
 
     def taken(self, slots: Slots) -> int:
         return len(slots.numbers) * self.arena.slot_bytes
@@ -88,8 +82,9 @@ class ArenaMachine(RuleBasedStateMachine):
         arena = self.arena
         assert arena.used_bytes == sum(self.taken(s) for s, _ in self.held)
         assert arena.payload_bytes == sum(len(d) for _, d in self.held)
-        assert arena.used_bytes <= arena.resident_bytes <= arena.budget_bytes == self.budget
-        assert arena.resident_bytes >= arena.slot_bytes * sum(int(m.rows.any(axis=1).sum()) for m in arena._mappings)
+        assert arena.used_bytes <= arena.budget_bytes == self.budget
+        self.most_used = max(self.most_used, arena.slots_used) if self.held else 0
+        assert int(arena._rows.any(axis=1).sum()) <= self.most_used
 
 
 ArenaMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -34,7 +34,7 @@ def read(arena: Arena, slots: Slots) -> bytes:
 
 def touched(arena: Arena) -> int:
     """Return how many slots' pages hold anything: those given back read as zeros."""
-    return sum(int(m.rows.any(axis=1).sum()) for m in arena._mappings)
+    return int(arena._rows.any(axis=1).sum())
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17])
@@ -80,15 +80,6 @@ def test_whatever_is_free_in_total_can_be_reserved_at_once_however_scattered() -
     assert [read(arena, s)[0] for s in held[1::2]] == list(range(1, 64, 2))
 
 
-def test_the_share_that_holds_nothing_is_told() -> None:
-    arena = Arena(8 * PAGE, PAGE)
-    assert arena.waste == 0.0
-    reserved(arena, PAGE // 4)
-    assert arena.waste == 0.75
-    reserved(arena, PAGE)
-    assert arena.waste == 0.375
-
-
 def test_slots_are_whole_pages() -> None:
     assert Arena(10 * PAGE, 1).slot_bytes == PAGE
     assert Arena(10 * PAGE, PAGE + 1).slots_total == 5
@@ -100,7 +91,7 @@ def test_an_arena_that_empties_gives_its_pages_back() -> None:
     assert touched(arena) == 6
     for slots in held:
         arena.free(slots)
-    assert (touched(arena), arena.resident_bytes) == (0, 0)
+    assert touched(arena) == 0
     assert read(arena, stored(arena, b"y" * 8 * PAGE)) == b"y" * 8 * PAGE
 
 
@@ -109,51 +100,14 @@ def test_slots_that_were_touched_are_used_again_before_fresh_ones() -> None:
     kept = stored(arena, b"k")
     for _ in range(20):
         arena.free(stored(arena, b"x" * 2 * PAGE))
-    assert arena.resident_bytes == 3 * PAGE
+    assert touched(arena) == 3
     assert read(arena, kept) == b"k"
 
 
-def test_shrinking_gives_pages_back_and_nothing_more_than_the_budget_stays_resident() -> None:
-    arena = Arena(16 * PAGE, PAGE)
-    held = [stored(arena, bytes([n + 1]) * PAGE) for n in range(16)]
-    for slots in held[:12]:
-        arena.free(slots)
-    assert not arena.resize(3 * PAGE)
-    assert (arena.budget_bytes, arena.slots_total) == (16 * PAGE, 16)
-    assert arena.resize(6 * PAGE)
-    assert touched(arena) == 4
-    more = stored(arena, b"m" * 2 * PAGE)
+def test_an_arena_without_a_budget_takes_empty_payloads_only() -> None:
+    arena = Arena(0, PAGE)
     assert arena.reserve(1) is None
-    assert touched(arena) == 6
-    assert [read(arena, s)[0] for s in held[12:]] == [13, 14, 15, 16]
-    assert read(arena, more) == b"m" * 2 * PAGE
-
-
-def test_growing_keeps_what_is_there_and_payloads_may_lie_across_mappings() -> None:
-    arena = Arena(3 * PAGE, PAGE)
-    first = stored(arena, b"a" * 2 * PAGE)
-    assert arena.resize(7 * PAGE)
-    data = random.Random(1).randbytes(5 * PAGE)
-    across = stored(arena, data)
-    assert read(arena, first) == b"a" * 2 * PAGE
-    assert read(arena, across) == data
-    assert arena.reserve(1) is None
-    arena.free(first)
-    arena.free(across)
-    assert touched(arena) == 0
-
-
-def test_a_budget_of_zero_frees_all_and_can_be_raised_again() -> None:
-    arena = Arena(4 * PAGE, PAGE)
-    slots = stored(arena, b"x")
-    assert not arena.resize(0)
-    arena.free(slots)
-    assert arena.resize(0)
-    assert arena._mappings == []
-    assert arena.reserve(1) is None
-    assert arena.reserve(0) is not None
-    assert arena.resize(2 * PAGE)
-    assert read(arena, stored(arena, b"again" * 500)) == b"again" * 500
+    assert read(arena, stored(arena, b"")) == b""
 
 
 def test_freeing_twice_and_using_what_was_freed_are_errors_of_ours_that_are_found() -> None:

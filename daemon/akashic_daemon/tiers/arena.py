@@ -1,8 +1,8 @@
-"""The RAM tier's memory: slots of one size in anonymous mappings, so that what is free always fits.
+"""The RAM tier's memory: slots of one size in an anonymous mapping, so that what is free always fits.
 
 The budget is hard: slots are reserved before anything is copied, and a reservation that doesn't fit gives None. Memory is
 touched lazily. Slots that were touched are used again before fresh ones, so no more stays resident than was ever used
-at once; an arena that empties or shrinks gives its pages back. Knows neither blocks nor who owns what.
+at once; an arena that empties gives its pages back. Knows neither blocks nor who owns what.
 
 One thread may reserve, write and free while another reads: a lock guards the lists of slots, copies run outside of it
 and without the GIL.
@@ -30,19 +30,6 @@ class Slots:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Mapping:
-    """One anonymous mapping, and its slots as rows."""
-
-    first: int
-    memory: mmap.mmap
-    rows: npt.NDArray[np.uint8]
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.rows)
-
-
 class Arena:
     """Memory for at most `budget_bytes`, in slots of `slot_bytes`, rounded up to whole pages."""
 
@@ -50,31 +37,27 @@ class Arena:
         assert budget_bytes >= 0
         assert slot_bytes > 0
         self.slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.budget_bytes = budget_bytes
+        """The most that slots may take."""
+        self.slots_total = budget_bytes // self.slot_bytes
+        """Slots that the budget allows."""
         self._lock = Lock()
-        self._budget_bytes = budget_bytes
-        self._mappings: list[_Mapping] = []
         self._live: set[Slots] = set()
         self._used = 0
         self._payload_bytes = 0
         self._warm: list[int] = []
         """Free slots whose pages are resident: a heap."""
-        self._cold: list[int] = []
-        """Free slots whose pages were given back: a heap."""
         self._fresh = 0
         """Slots from here on were never touched."""
-        self._map(self.slots_total)
+        self._memory: mmap.mmap | None = None
+        self._rows = np.empty((0, self.slot_bytes), np.uint8)
+        """The mapping's slots."""
+        if self.slots_total:
+            size_bytes = self.slots_total * self.slot_bytes
+            self._memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._rows = np.frombuffer(self._memory, np.uint8).reshape(self.slots_total, self.slot_bytes)
 
     # -- figures -----------------------------------------------------------------------------------------------
-
-    @property
-    def budget_bytes(self) -> int:
-        """The most that slots may take."""
-        return self._budget_bytes
-
-    @property
-    def slots_total(self) -> int:
-        """Slots that the budget allows."""
-        return self._budget_bytes // self.slot_bytes
 
     @property
     def payloads(self) -> int:
@@ -97,20 +80,9 @@ class Arena:
         return (self.slots_total - self._used) * self.slot_bytes
 
     @property
-    def resident_bytes(self) -> int:
-        """Bytes whose pages may be in memory: used slots, and free ones that were touched. Never above the budget."""
-        return (self._used + len(self._warm)) * self.slot_bytes
-
-    @property
     def payload_bytes(self) -> int:
         """Bytes that were asked for."""
         return self._payload_bytes
-
-    @property
-    def waste(self) -> float:
-        """Share of the used bytes that hold nothing, because a payload's last slot isn't full."""
-        used_bytes, payload_bytes = self.used_bytes, self._payload_bytes
-        return 1 - payload_bytes / used_bytes if used_bytes else 0.0
 
     # -- use ---------------------------------------------------------------------------------------------------
 
@@ -160,44 +132,13 @@ class Arena:
             for number in slots.numbers:
                 heapq.heappush(self._warm, number)
             if not self._used:
-                self._discard(self._warm)
-                self._warm, self._cold, self._fresh = [], [], 0
-
-    def resize(self, budget_bytes: int) -> bool:
-        """Change the budget; False, and nothing changed, while more slots are used than it would allow.
-
-        0 gives the mapping back as well.
-        """
-        assert budget_bytes >= 0
-        count = budget_bytes // self.slot_bytes
-        with self._lock:
-            if self._used > count:
-                return False
-            if self._used + len(self._warm) > count:
-                self._discard(self._warm)
-                self._cold = list(heapq.merge(sorted(self._cold), sorted(self._warm)))
-                self._warm = []
-            if not count:
-                self._mappings, self._warm, self._cold, self._fresh = [], [], [], 0
-            self._map(count)
-            self._budget_bytes = budget_bytes
-            return True
+                self._give_pages_back()
 
     # -- inside ------------------------------------------------------------------------------------------------
-
-    def _map(self, count: int) -> None:
-        """Let there be at least `count` slots. What more than one mapping holds came by growing."""
-        first = self._mappings[-1].end if self._mappings else 0
-        if count > first:
-            memory = mmap.mmap(-1, (count - first) * self.slot_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            rows = np.frombuffer(memory, np.uint8).reshape(count - first, self.slot_bytes)
-            self._mappings.append(_Mapping(first, memory, rows))
 
     def _take(self) -> int:
         if self._warm:
             return heapq.heappop(self._warm)
-        if self._cold:
-            return heapq.heappop(self._cold)
         self._fresh += 1
         return self._fresh - 1
 
@@ -208,29 +149,27 @@ class Arena:
         """Give the memory of a payload in order, neighbours as one."""
         with self._lock:
             self._check(slots)
-            mappings = tuple(self._mappings)
         left = slots.size_bytes
-        for mapping, first, end in _runs(mappings, slots.numbers):
-            part = mapping.rows[first:end].reshape(-1)[:left]
+        for first, end in _runs(slots.numbers):
+            part = self._rows[first:end].reshape(-1)[:left]
             left -= len(part)
             yield part
 
-    def _discard(self, numbers: Iterable[int]) -> None:
-        for mapping, first, end in _runs(self._mappings, sorted(numbers)):
-            mapping.memory.madvise(mmap.MADV_DONTNEED, first * self.slot_bytes, (end - first) * self.slot_bytes)
+    def _give_pages_back(self) -> None:
+        if self._memory is not None and self._fresh:
+            self._memory.madvise(mmap.MADV_DONTNEED, 0, self._fresh * self.slot_bytes)
+        self._warm, self._fresh = [], 0
 
 
-def _runs(mappings: Iterable[_Mapping], numbers: Iterable[int]) -> Iterator[tuple[_Mapping, int, int]]:
-    """Give the runs of neighbouring slots, in the given order: their mapping, and their rows in it."""
-    held = tuple(mappings)
-    run: tuple[_Mapping, int, int] | None = None
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Give the runs of neighbouring slots, in the given order: where each begins and ends."""
+    run: tuple[int, int] | None = None
     for number in numbers:
-        if run is not None and run[0].first + run[2] == number < run[0].end:
-            run = (run[0], run[1], run[2] + 1)
+        if run is not None and run[1] == number:
+            run = (run[0], number + 1)
             continue
         if run is not None:
             yield run
-        mapping = next(m for m in held if number < m.end)
-        run = (mapping, number - mapping.first, number - mapping.first + 1)
+        run = (number, number + 1)
     if run is not None:
         yield run
