@@ -26,16 +26,24 @@ def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
             row["what"],
             f"{row['value']:,.1f} {row['unit']}",
             row["ceiling"] or "-",
-            "-" if row["of_ceiling"] is None else f"{row['of_ceiling']:.2f}",
+            "absent" if row.get("absent") else "-" if row["of_ceiling"] is None else f"{row['of_ceiling']:.2f}",
         )
         for row in result["rows"]
     ]
 
 
+def absences(result: dict[str, Any]) -> list[str]:
+    """Return which ceilings weren't measured, and why, each reason once."""
+    reasons = {(row["ceiling"], row["absent"]): None for row in result["rows"] if row.get("absent")}
+    return [f"{ceiling} is absent: {reason}" for ceiling, reason in reasons]
+
+
 def measures(result: dict[str, Any]) -> list[Measure]:
-    """Return the figures in the form that runs are compared in."""
+    """Return the figures in the form that runs are compared in; a ceiling that wasn't measured gives none."""
     out = []
     for row in result["rows"]:
+        if row.get("absent"):
+            continue
         name = row["what"] + (f" against {row['ceiling']}" if row["ceiling"] else "")
         if row["of_ceiling"] is None:
             out.append(Measure(name, row["value"], row["unit"], "higher"))

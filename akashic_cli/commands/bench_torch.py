@@ -61,4 +61,6 @@ def _measure(what: str, model: str | None, plot: Path | None, *, full: bool, as_
         print_json(result)
         return
     print_table(torch_suites.COLUMNS, torch_suites.table_rows(result), right=(1, 3))
+    for absence in torch_suites.absences(result):
+        say(absence)
     say(f"{result['device']}, torch {result['torch']}" + (f", {result['model']}" if result["model"] else ""))

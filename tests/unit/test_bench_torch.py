@@ -37,6 +37,15 @@ def test_measures_have_names_of_their_own_and_are_compared_by_shares() -> None:
     ]
 
 
+def test_a_ceiling_that_wasnt_measured_is_absent_with_its_reason_and_no_figure() -> None:
+    absent = {"what": "decode at 40 tokens", "value": 9.0, "unit": "tok/s", "ceiling": "theirs", "of_ceiling": None}
+    result = RESULT | {"rows": [*ROWS, absent | {"absent": "no compiler"}, absent | {"absent": "no compiler"}]}
+    assert torch_suites.table_rows(result)[3] == ("decode at 40 tokens", "9.0 tok/s", "theirs", "absent")
+    assert torch_suites.absences(result) == ["theirs is absent: no compiler"]
+    assert torch_suites.measures(result) == torch_suites.measures(RESULT)
+    assert torch_suites.absences(RESULT) == []
+
+
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     torch_suites.plot(RESULT, tmp_path / "it.png")
@@ -117,11 +126,46 @@ def test_the_fastest_of_transformers_ways_counts_and_one_that_fails_is_told(
     theirs = object.__new__(torch_decode._Transformers)
     theirs._device = torch.device("cpu")
     theirs._model = _Generating(clock, static_fails=static_fails)
-    theirs._ways = {"sdpa": {}, "static": {"cache_implementation": "static"}}
+    theirs._ways, theirs.failed = {"sdpa": {}, "static": {"cache_implementation": "static"}}, {}
     assert theirs.best(30) == (("sdpa", 1.0) if static_fails else ("static", 0.5))
     assert [record.getMessage() for record in caplog.records] == (
         ["transformers' generate with static is left out: no compiler"] if static_fails else []
     )
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_decoding_is_timed_though_transformers_fails(
+    opens: bool, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("gguf")
+    pytest.importorskip("tokenizers")
+    from akashic_daemon.speed import __main__ as speed
+    from akashic_daemon.speed import stopwatch, torch_decode
+    from tiny_gguf import Shape
+    from torch_folder import config_of, tiny_tensors, write_folder
+
+    class Failing(torch_decode._Transformers):
+        def __init__(self, path: Path, device: Any, *, full: bool) -> None:
+            if not opens:
+                raise ValueError("no such architecture")
+            self._ways, self.failed = {"sdpa": {}, "static": {}}, {}
+
+        def _token_s(self, context: int, options: dict[str, Any]) -> float:
+            raise RuntimeError("no compiler")
+
+    folder = write_folder(tmp_path / "model", tiny_tensors(tmp_path, Shape()), config_of(Shape()))
+    monkeypatch.setenv("AKASHIC_HOME", str(home))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(stopwatch, "_REPEATS_CPU", 1)
+    monkeypatch.setattr(torch_decode, "contexts", lambda engine, full: [20, 40])
+    monkeypatch.setattr(torch_decode, "_Transformers", Failing)
+    assert speed.main(["--torch", "decode", "--model", str(folder)]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["result"]["rows"]
+    assert [row["what"] for row in rows[1:]] == [f"decode at {n} tokens" for n in (20, 20, 40, 40)]
+    reason = "sdpa: no compiler; static: no compiler" if opens else "it can't open the model: no such architecture"
+    assert [row.get("absent") for row in rows[1:]] == [None, reason, None, reason]
+    assert all(row["of_ceiling"] is not None for row in rows[1::2])
 
 
 def test_a_folder_is_a_model_to_be_measured(tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from akashic_daemon.config import Settings
 from akashic_daemon.engine.base import BatchItem
 from akashic_daemon.engine.host import KnownModel, torch_engine
 from akashic_daemon.engine.torch_engine import TorchEngine
-from akashic_daemon.errors import EngineError
 from akashic_daemon.speed.stopwatch import Stopwatch
 from akashic_daemon.types import SequenceId
 
 _log = logging.getLogger(__name__)
 
 _PIECE_TOKENS, _STEPS, _WARM, _ROUNDS = 512, 24, 4, 3
+_THEIRS = "transformers' generate"
+_FAILURES = (RuntimeError, ValueError, TypeError, OSError, ImportError, LookupError, AttributeError)
+"""What transformers, and compiling, fail by: figures of our own don't depend on it."""
 Row = dict[str, Any]
 
 
@@ -35,14 +37,17 @@ def contexts(engine: TorchEngine, *, full: bool) -> list[int]:
 
 
 def time_decode(known: KnownModel, settings: Settings, *, full: bool) -> Iterator[Row]:
-    """Yield rows as `time_kernels` does; the engine computes as the settings say."""
+    """Yield rows as `time_kernels` does; the engine computes as the settings say.
+
+    Where transformers should be able to and can't, its row has the reason as `absent`.
+    """
     engine = torch_engine(settings.config, known.name, known.path)
     assert isinstance(engine, TorchEngine)
     device = engine.kv.pool.device
     try:
         copied = Stopwatch(device).copy_bytes_per_s()
         yield {"what": "copy on the device", "value": copied / 1e9, "unit": "GB/s", "ceiling": "", "of_ceiling": None}
-        theirs = _Transformers.opened(known.path, device, full=full)
+        theirs, absent = _Transformers.opened(known.path, device, full=full)
         for context in contexts(engine, full=full):
             seconds = _step_s(engine, context)
             # A copy's bytes are counted twice, read and written; a step only reads.
@@ -50,8 +55,14 @@ def time_decode(known: KnownModel, settings: Settings, *, full: bool) -> Iterato
             row = {"what": f"decode at {context:,} tokens", "value": 1 / seconds, "unit": "tok/s"}
             yield row | {"ceiling": "weights and KV at copy's speed", "of_ceiling": moved / copied / seconds}
             if theirs is not None:
-                way, theirs_s = theirs.best(context)
-                yield row | {"ceiling": f"transformers' generate ({way})", "of_ceiling": theirs_s / seconds}
+                found = theirs.best(context)
+                if found is not None:
+                    way, theirs_s = found
+                    yield row | {"ceiling": f"{_THEIRS} ({way})", "of_ceiling": theirs_s / seconds}
+                    continue
+                absent = "; ".join(f"{way}: {why}" for way, why in theirs.failed.items())
+            if absent:
+                yield row | {"ceiling": _THEIRS, "of_ceiling": None, "absent": absent}
     finally:
         engine.close()
 
@@ -84,25 +95,35 @@ class _Transformers:
         if full and device.type == "cuda":  # compiles for a minute
             self._ways["sdpa, static cache, compiled"] = {"cache_implementation": "static"}
         self._device = device
+        self.failed: dict[str, str] = {}
+        """Ways that don't run here, and why."""
 
     @classmethod
-    def opened(cls, path: Path, device: torch.device, *, full: bool) -> _Transformers | None:
-        """Open a folder; None where transformers isn't installed, or the model is no folder of it."""
+    def opened(cls, path: Path, device: torch.device, *, full: bool) -> tuple[_Transformers | None, str]:
+        """Open a folder; None with the reason where it fails, without one where it isn't installed or the model is no folder."""
         if not path.is_dir() or importlib.util.find_spec("transformers") is None:
-            return None
-        return cls(path, device, full=full)
+            return None, ""
+        try:
+            return cls(path, device, full=full), ""
+        except _FAILURES as error:
+            _log.warning("transformers can't open %s, and is left out: %s", path, error)
+            return None, f"it can't open the model: {error}"
 
-    def best(self, context: int) -> tuple[str, float]:
-        """Return the fastest way at a context, and its seconds of a token. A way that fails is logged and left out."""
+    def best(self, context: int) -> tuple[str, float] | None:
+        """Return the fastest way at a context, and its seconds of a token. A way that fails is logged and left out.
+
+        None when none of them runs.
+        """
         found = {}
         for name, options in list(self._ways.items()):
             try:
                 found[name] = self._token_s(context, options)
-            except RuntimeError as error:
-                _log.warning("transformers' generate with %s is left out: %s", name, error)
+            except _FAILURES as error:
+                _log.warning("%s with %s is left out: %s", _THEIRS, name, error)
+                self.failed[name] = str(error)
                 del self._ways[name]
         if not found:
-            raise EngineError(f"timing transformers at {context:,} tokens: none of its ways runs", hint="see stderr")
+            return None
         name = min(found, key=lambda way: found[way])
         return name, found[name]
 
