@@ -124,7 +124,7 @@ class Programs:
         """At the program's end, the sequence's positions are those of the naive twin."""
         positions = oracle.run(self.running[sequence][0]).positions.values()
         assert self.engine.position_range(sequence) == (min(positions), max(positions))
-        assert self.index.held_tokens(sequence) == len(positions)
+        assert self.index._holdings.count(sequence) == len(positions)
 
     def finish(self, sequence: SequenceId) -> None:
         del self.running[sequence]

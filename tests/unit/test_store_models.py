@@ -47,20 +47,15 @@ def test_there_is_one_default_at_most(registry: ModelRegistry) -> None:
     registry.add("a", "/m/a.gguf", 1, 1, default=True)
     registry.add("b", "/m/b.gguf", 1, 1, default=True)
     assert defaults(registry) == ["b"]
-    registry.set_default("a")
+    registry.add("a", "/m/a.gguf", 1, 1, default=True)
     assert defaults(registry) == ["a"]
-    with pytest.raises(NotFound):
-        registry.set_default("c")
-    assert defaults(registry) == ["a"]
-    registry.set_default(None)
-    assert defaults(registry) == []
 
 
 def test_a_removed_name_is_unknown_and_the_nearest_is_told(registry: ModelRegistry) -> None:
     registry.add("smollm", "/m/a.gguf", 1, 1, default=True)
     registry.add("smollm-2", "/m/b.gguf", 1, 1, default=False)
     assert registry.remove("smollm").path == "/m/a.gguf"
-    for call in (registry.get, registry.remove, registry.set_default):
+    for call in (registry.get, registry.remove):
         with pytest.raises(NotFound) as caught:
             call("smollm")
         assert "smollm-2" in (caught.value.hint or "")

@@ -19,7 +19,6 @@ def measured(path: Path | None = None, fingerprint: str = "fp", machine: str = "
     costs.observe_arena_read(1_000_000, 0.002)
     for size in (1_000_000, 2_000_000, 8_000_000):
         costs.observe_ssd_read(size, 0.005 + size * 4e-9)
-    costs.observe_export(1_000_000, 0.003)
     return costs
 
 
@@ -42,7 +41,6 @@ def test_each_cost_is_what_was_measured() -> None:
     assert costs.compute_s_per_token == pytest.approx(1e-3)
     assert costs.import_s_per_byte == pytest.approx(1e-9)
     assert costs.arena_s_per_byte == pytest.approx(2e-9)
-    assert costs.export_s_per_byte == pytest.approx(3e-9)
     assert costs.ssd_s_per_byte == pytest.approx(4e-9)
     assert costs.ssd_latency_s == pytest.approx(5e-3)
 
@@ -115,7 +113,6 @@ def test_a_reload_that_was_too_slow_is_tried_again_after_many_prefills_without_o
     costs.observe_prefill(100, 0.1)
     assert costs.reload_pays(1000, 1_000_000, 0)
     assert costs.import_s_per_byte is None
-    assert costs.export_s_per_byte is not None
 
 
 def test_costs_are_kept_by_machine_and_fingerprint(tmp_path: Path) -> None:

@@ -151,10 +151,6 @@ class RadixIndex:
         tip = self._tree.tip_of[sequence]
         return tip.indices[1] if tip.is_run else tip.after.next_index
 
-    def held_tokens(self, sequence: SequenceId) -> int:
-        """Return how many cells a sequence holds."""
-        return self._holdings.count(sequence)
-
     def holder(self, key: array[int], first: int, count: int) -> SequenceId | None:
         """Return a sequence that holds the KV, as computed, of `count` tokens from index `first` at the end of a path."""
         found = self._tree.match(key)

@@ -62,13 +62,6 @@ class ModelRegistry:
                 (name, path, size_bytes, mtime_ns, int(default), remote),
             )
 
-    def set_default(self, name: str | None) -> None:
-        """Make a registered model the default; None leaves none, so that the setting decides. Raises NotFound."""
-        if name is not None:
-            self.get(name)
-        with self._database.transaction() as c:
-            c.execute("UPDATE models SET is_default = (name IS ?)", (name,))
-
     def remove(self, name: str) -> ModelRow:
         """Forget a name and return what it stood for; the file stays. Raises NotFound."""
         row = self.get(name)

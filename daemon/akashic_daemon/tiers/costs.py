@@ -35,7 +35,7 @@ _MIN_PREFILL_TOKENS = 32
 _STALE_AFTER_PREFILLS = 256
 _KEPT = 64
 """So many pairs of machine and fingerprint the file remembers."""
-_PREFILL, _IMPORT, _ARENA, _SSD, _EXPORT = "prefill", "import", "arena_read", "ssd_read", "export"
+_PREFILL, _IMPORT, _ARENA, _SSD = "prefill", "import", "arena_read", "ssd_read"
 _RELOADING = (_IMPORT, _ARENA, _SSD)
 
 Sample = tuple[float, float]
@@ -55,7 +55,7 @@ class Costs:
         self._name = f"{machine or machine_name()}|{fingerprint}"
         self._lock = Lock()
         self._samples: dict[str, deque[Sample]] = {
-            kind: deque(maxlen=_SAMPLES) for kind in (_PREFILL, _IMPORT, _ARENA, _SSD, _EXPORT)
+            kind: deque(maxlen=_SAMPLES) for kind in (_PREFILL, _IMPORT, _ARENA, _SSD)
         }
         self._prefills_since_reload = 0
         self._ssd_line: tuple[float, float] | None = None
@@ -90,10 +90,6 @@ class Costs:
         """Take in a read from the SSD tier, its verification included."""
         self._observe(_SSD, size_bytes, seconds)
 
-    def observe_export(self, size_bytes: int, seconds: float) -> None:
-        """Take in an export out of the engine."""
-        self._observe(_EXPORT, size_bytes, seconds)
-
     def _observe(self, kind: str, amount: float, seconds: float) -> None:
         if amount <= 0 or seconds < 0:
             return
@@ -120,11 +116,6 @@ class Costs:
     def arena_s_per_byte(self) -> float | None:
         """What copying a byte out of the RAM tier takes."""
         return self._per_unit(_ARENA)
-
-    @property
-    def export_s_per_byte(self) -> float | None:
-        """What exporting a byte out of the engine takes."""
-        return self._per_unit(_EXPORT)
 
     @property
     def ssd_s_per_byte(self) -> float | None:

@@ -220,7 +220,6 @@ class Exporter:
         size_bytes: int | None = None
         reason = ""
         with self._index.holding(job.key[: job.length], block.first, count) as sequence:
-            started_s = time.monotonic()
             if sequence is None:
                 reason = "evicted_before_copy"
             else:
@@ -233,8 +232,6 @@ class Exporter:
                     reason = "export_failed"
         if size_bytes is None:
             self._give_up(block, buffer, reason)
-        elif self._mover.costs is not None:
-            self._mover.costs.observe_export(size_bytes, time.monotonic() - started_s)
         return size_bytes
 
     def _give_up(self, block: Block, buffer: Buffer, reason: str) -> None:

@@ -22,7 +22,6 @@ from akashic_daemon.errors import EngineError
 
 AnyArray = npt.NDArray[Any]
 
-KV_TYPES = ("f16", "f32")
 _GROUP = 32
 _LARGEST = 2.0**15
 """Above this a value is no KV of a working model, and f16 couldn't hold what comes back."""
