@@ -9,8 +9,16 @@ from akashic_daemon.engine.hf_folder import describe_folder, weight_files
 from akashic_daemon.errors import AkashicError, BadModelFile
 
 _SHOWN_CHARS = 300
+_BESIDE_WEIGHTS = (
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""What a folder says besides config.json and weights: which files hold these, how text becomes tokens, what ends an answer."""
 Files = tuple[tuple[str, int, int, int], ...]
-"""A model's files: path, size, time of the last change and inode of each."""
+"""A model's files: path, size, time of the last change and inode of each; of one that isn't there the size is -1."""
 
 
 def describe_model(path: Path) -> GgufHeader:
@@ -29,9 +37,10 @@ def files_of(path: Path) -> list[Path]:
 
 
 def files_now(path: Path) -> Files:
-    """Return a model's files as they are now, as far as they can be looked at."""
+    """Return the files that a model is loaded from as they are now, those that may come yet among them."""
+    beside = [path / name for name in _BESIDE_WEIGHTS] if path.is_dir() else []
     try:
-        return tuple(found for file in files_of(path) if (found := _as_it_is(file)) is not None)
+        return tuple(_as_it_is(file) or (str(file), -1, 0, 0) for file in (*files_of(path), *beside))
     except AkashicError:
         return ()
 
