@@ -327,7 +327,12 @@ class Service:
         return replace(request, messages=messages, notes=(*request.notes, note))
 
     async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
-        """Run one user turn in a stored session; the session keeps the question and what was generated."""
+        """Run one user turn in a stored session, which keeps the question and what was generated; turns wait for each other."""
+        async with self.sessions.turns.turn(session), aclosing(self._turn(session, request)) as events:
+            async for event in events:
+                yield event
+
+    async def _turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
         request = request.model_copy(update={"prompt": without_lone_surrogates(request.prompt)})
         system = without_lone_surrogates(request.system if request.system is not None else self._config.chat.system)
         chat = self._config.chat
@@ -469,6 +474,7 @@ class Service:
             host=self._host,
             models=self.models,
             book=self.sessions.book,
+            turns=self.sessions.turns,
             store=store,
             programs=ProgramStore(self._database),
             thread=self._thread,

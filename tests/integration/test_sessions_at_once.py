@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from akashic_daemon.engine.fake import FakeEngine
 from akashic_daemon.engine.host import KnownModel
 from akashic_daemon.errors import Conflict, NotFound
 from akashic_daemon.protocol import native
-from akashic_daemon.protocol.context import OpsRequest, ScriptRequest
+from akashic_daemon.protocol.context import AppendRequest, OpsRequest, ScriptEvent, ScriptRequest
 from akashic_daemon.service import Service
 from fake_service import NEVER, answer, ask, assistant, running_service, user
 from long_steps import GatedEngine
@@ -40,6 +40,11 @@ async def say(service: Service, session: str, text: str, **options: Any) -> None
 
 async def texts(service: Service, session: str) -> list[str]:
     return [m.content for m in await service.export_session(session)]
+
+
+async def drained(events: AsyncGenerator[ScriptEvent, None]) -> None:
+    async for _ in events:
+        pass
 
 
 async def begun(engine: GatedEngine) -> None:
@@ -148,8 +153,7 @@ def test_operations_on_a_session_whose_script_runs_are_not_lost(home: Path) -> N
             await anext(events)
             await service.context.edit("s", OpsRequest(ops=[{"op": "drop", "messages": [1]}]))
             with pytest.raises(Conflict, match="changed meanwhile"):
-                async for _ in events:
-                    pass
+                await drained(events)
             program = await service.sessions.program("s")
             assert program is not None
             assert len(program.ops) == 1
@@ -168,8 +172,7 @@ def test_a_branch_whose_name_was_taken_while_its_script_ran_leaves_every_session
             await anext(events)
             await service.sessions.begin_turn("other", "mine", "")
             with pytest.raises(Conflict, match="made meanwhile"):
-                async for _ in events:
-                    pass
+                await drained(events)
             assert await texts(service, "s") == ["a", "b", "c", "d"]
             assert await texts(service, "other") == ["mine"]
 
@@ -193,5 +196,67 @@ def test_a_bug_while_a_transcript_is_read_ends_its_import(
             with pytest.raises(Bug):
                 async for _ in service.import_transcript(file, format=None, name="x"):
                     pass
+
+    run(work())
+
+
+def test_a_turn_waits_for_the_one_before_it_and_goes_on_from_its_answer(home: Path) -> None:
+    held = GatedEngine(end_every=NEVER)
+
+    async def work() -> None:
+        async with running_service(home, lambda _n, _p: held) as service:
+            first = asyncio.create_task(say(service, "s", "one"))
+            await begun(held)
+            second = asyncio.create_task(say(service, "s", "two"))
+            await asyncio.wait({second}, timeout=0)
+            held.open()
+            await asyncio.gather(first, second)
+            told = await texts(service, "s")
+            assert [told[0], told[2]] == ["one", "two"]
+            assert [len(told), len(told[1]), len(told[3])] == [4, 5, 5]
+
+    run(work())
+
+
+def test_a_turn_whose_client_leaves_while_it_waits_keeps_nobody_waiting(home: Path) -> None:
+    held = GatedEngine(end_every=NEVER)
+
+    async def work() -> None:
+        async with running_service(home, lambda _n, _p: held) as service:
+            first, second, third = (asyncio.create_task(say(service, "s", t)) for t in ("one", "two", "three"))
+            await begun(held)
+            second.cancel()
+            held.open()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            await asyncio.gather(first, third)
+            assert (await texts(service, "s"))[::2] == ["one", "three"]
+            assert service.sessions.turns._locks == {}
+
+    run(work())
+
+
+def test_a_session_that_is_answered_takes_no_message_and_no_scripts_end_and_says_so(home: Path) -> None:
+    held = GatedEngine(end_every=NEVER)
+
+    async def work() -> None:
+        async with running_service(home, lambda _n, _p: held) as service:
+            answering = asyncio.create_task(say(service, "s", "one"))
+            await begun(held)
+            message = AppendRequest(role="user", content="meanwhile")
+            with pytest.raises(Conflict, match="is being answered"):
+                await service.context.append("s", message)
+            events = script(service.context, "s", ScriptRequest(script='append user "e"'))
+            await anext(events)
+            ending = asyncio.create_task(drained(events))
+            while len((await service.list_sessions()).sessions) > 1:
+                await asyncio.sleep(0)  # it gives its scratch branch up; the KV of that waits for the engine
+            held.open()
+            await answering
+            with pytest.raises(Conflict, match="is being answered"):
+                await ending
+            await service.context.append("s", message)
+            told = await texts(service, "s")
+            assert [told[0], told[2], len(told)] == ["one", "meanwhile", 3]
 
     run(work())

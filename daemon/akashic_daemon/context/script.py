@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -329,8 +329,11 @@ class _Run:
                 for text in target.explanations:
                     parts.programs.add_explanation(target.session, text)
 
-        async with self._service.editing:
-            await self._run(work)
+        async with AsyncExitStack() as held:
+            for target in self._targets:
+                await held.enter_async_context(parts.turns.between(target.session, "moving to the script's end"))
+            async with self._service.editing:
+                await self._run(work)
         for target in self._targets:
             parts.renamed(target.scratch, target.session)
 

@@ -36,6 +36,7 @@ from akashic_daemon.protocol.context import (
     PolicyRequest,
 )
 from akashic_daemon.sessions.book import SessionBook
+from akashic_daemon.sessions.turn_order import TurnOrder
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore
 from akashic_daemon.store.thread import StoreThread
@@ -72,6 +73,7 @@ class Parts:
     host: ModelHost
     models: ModelService
     book: SessionBook
+    turns: TurnOrder
     store: SessionStore
     programs: ProgramStore
     thread: StoreThread
@@ -154,14 +156,14 @@ class ContextService:
             return OpsResult(added=added_ops(context, new), notes=list(context.compiled.notes), context=drawn)
 
     async def append(self, session: str, request: AppendRequest) -> ContextView:
-        """Append a message; the session is made when it is new."""
+        """Append a message; the session is made when it is new. Raises Conflict while it is answered."""
         message = Message(Role(request.role), request.content, event_time_s=time.time())
 
         def work() -> None:
             self.parts.store.ensure(session, origin="chat")
             self.parts.store.append(session, [message])
 
-        async with self.editing:
+        async with self.parts.turns.between(session, "appending to"), self.editing:
             await self._run(work)
         return await self.show(session)
 

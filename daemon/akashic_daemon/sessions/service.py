@@ -19,6 +19,7 @@ from akashic_daemon.protocol import native
 from akashic_daemon.protocol.context import Explanation
 from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.sessions.book import SessionBook
+from akashic_daemon.sessions.turn_order import TurnOrder
 from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore, StoredMessage
 from akashic_daemon.store.thread import StoreThread
@@ -37,6 +38,7 @@ class SessionService:
         self._thread = thread
         self.find_policy: Callable[[str], Policy] = load
         self.book = SessionBook(store, thread)
+        self.turns = TurnOrder()
 
     async def program(self, session: str | None) -> SessionProgram | None:
         """Return what a session's cache is asked to do; None for no session, or one that isn't stored yet."""
