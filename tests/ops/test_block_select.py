@@ -141,6 +141,24 @@ def test_of_equal_scores_the_first_are_taken(device: str) -> None:
     assert selection.index[0, 0].tolist() == [0, 1, 2, 3, 8]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_that_are_neighbours_or_far_apart_are_told_apart(seed: int, device: str) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pages = 24
+    near = 1.0 + torch.randint(0, 12, (pages,), generator=generator) * 2.0**-23
+    far = torch.tensor([0.0, -0.0, 1.5e38, -1.5e38, 1.0, -1.0, 1.0e-30, -1.0e-30])
+    values = torch.where(torch.rand(pages, generator=generator) < 0.7, near, far[torch.arange(pages) % 8])
+    kv = PagedKv([[(page, 0, 16, 500) for page in range(pages)]], [500], dtype=torch.float32, device=device)
+    kv.query.zero_()
+    kv.query[:, :, 0] = 1.0
+    bounds = torch.zeros_like(_bounds(kv))
+    bounds[..., 0] = values.to(device)[:, None, None]
+    for top_k in (1, 3, 6, 10, 15, 21):
+        selection = _select(kv, bounds, top_k, 1, 1, max_views=pages)
+        assert torch.equal(selection.scores[0, 0].cpu(), values + 0.0)
+        _check_lists(kv, selection, top_k, 1, 1)
+
+
 def test_views_without_tokens_are_never_chosen(device: str) -> None:
     rows = _row(6)
     rows[0], rows[3], rows[5] = (0, 0, 0, 0), (3, 4, 0, 48), (5, 0, 0, 80)

@@ -95,39 +95,47 @@ def _score_views(
 
 
 @triton.jit
-def _least_greatest_count(least, greatest, count, other_least, other_greatest, other_count):
-    """Join two parts' least and greatest key and number of keys."""
-    return tl.minimum(least, other_least), tl.maximum(greatest, other_greatest), count + other_count
+def _least_greatest_sum(least, greatest, number, other_least, other_greatest, other_number):
+    """Join two parts' least and greatest key and their numbers of views."""
+    return tl.minimum(least, other_least), tl.maximum(greatest, other_greatest), number + other_number
 
 
 @triton.jit
-def _threshold(key, top_k, eligible):
-    """Give T, how many eligible keys reach it, and how many are wanted.
+def _threshold(key, top_k, eligible, forced):
+    """Give T, how many eligible keys reach it, how many are wanted, and how long the list will be.
 
     T is one that exactly the wanted number reaches, or, among equal keys, the greatest that at least so many reach.
     """
-    low, high, reached = tl.reduce(
-        (tl.where(eligible, key, 2147483647), tl.where(eligible, key, _LEAST), eligible.to(tl.int32)),
+    # Two numbers in halves of one, here and below: the GPU sums 32 bits of a warp in one instruction, and a row has at most
+    # 2^15 views (`VIEWS_MOST`).
+    low, high, numbers = tl.reduce(
+        (
+            tl.where(eligible, key, 2147483647),
+            tl.where(eligible, key, _LEAST),
+            eligible.to(tl.int32) + (forced.to(tl.int32) << 16),
+        ),
         0,
-        _least_greatest_count,
+        _least_greatest_sum,
     )
+    reached = numbers & 0xFFFF
     wanted = tl.minimum(top_k, reached)
-    low = low.to(tl.int64)
-    high = high.to(tl.int64) + 1
-    # Each step counts against three thresholds at once: a count of the whole block costs more than comparing.
+    total = wanted + ((numbers >> 16) & 0xFFFF)
+    # Unsigned, a range of keys fits 32 bits, in which thirds cost little.
+    low = (low ^ _LEAST).to(tl.uint32, bitcast=True)
+    high = (high ^ _LEAST).to(tl.uint32, bitcast=True) + 1
+    unsigned = (key ^ _LEAST).to(tl.uint32, bitcast=True)
+    # Each step counts against two thresholds at once: a count of the whole block costs more than comparing.
     while (high - low > 1) & (reached != wanted):
-        # Each step counts against two thresholds at once, in halves of one number: the GPU sums 32 bits of a warp in one
-        # instruction.
         first = low + (high - low) // 3
-        second = low + (2 * (high - low)) // 3
-        reaches = (key >= first.to(tl.int32)).to(tl.int32) + ((key >= second.to(tl.int32)).to(tl.int32) << 16)
+        second = high - (high - low + 2) // 3
+        reaches = (unsigned >= first).to(tl.int32) + ((unsigned >= second).to(tl.int32) << 16)
         counts = tl.sum(tl.where(eligible, reaches, 0), 0)
         of_first, of_second = counts & 0xFFFF, (counts >> 16) & 0xFFFF
         up1, up2 = of_first >= wanted, of_second >= wanted
         high = tl.where(up2, high, tl.where(up1, second, first))
         low = tl.where(up2, second, tl.where(up1, first, low))
         reached = tl.where(up2, of_second, tl.where(up1, of_first, reached))
-    return low.to(tl.int32), reached, wanted
+    return low.to(tl.int32, bitcast=True) ^ _LEAST, reached, wanted, total
 
 
 @triton.jit
@@ -157,7 +165,7 @@ def _choose(
     key = tl.where(is_nan, 2147483646, bits ^ ((bits >> 31) & 0x7FFFFFFF))
     forced = has_tokens & ((index < sink) | (index >= count - recent))
     eligible = has_tokens & (forced == 0)
-    threshold, reached, wanted = _threshold(key, top_k, eligible)
+    threshold, reached, wanted, total = _threshold(key, top_k, eligible, forced)
     chosen = forced | (eligible & (key >= threshold))
     if reached != wanted:
         # Equal keys stand at the threshold: of them the first ones.
@@ -165,9 +173,7 @@ def _choose(
         equal = eligible & (key == threshold)
         rank = tl.cumsum(equal.to(tl.int32), 0)
         chosen = forced | above | (equal & (rank <= wanted - tl.sum(above.to(tl.int32), 0)))
-    place = tl.cumsum(chosen.to(tl.int32), 0)
-    total = tl.max(place, 0)
-    place -= 1
+    place = tl.cumsum(chosen.to(tl.int32), 0) - 1
     to = selected + (list_index.to(tl.int64) * MOST + place) * 4
     for field in tl.static_range(4):
         tl.store(to + field, tl.load(view_list + index * 4 + field, mask=chosen, other=0), mask=chosen)
