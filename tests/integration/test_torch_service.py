@@ -112,3 +112,15 @@ def test_a_prompt_with_drops_is_computed_in_one_step(home: Path, monkeypatch: py
         monkeypatch.setattr(StepLoop, "_defer", lambda *_: False)
     assert len(prefills) > 3
     assert said[0] == said[1]
+
+
+def test_a_chat_template_that_comes_to_the_folder_is_the_next_requests(home: Path) -> None:
+    async def check(service: Service) -> None:
+        asked: dict[str, Any] = {"sampling": SamplingParams(temperature=0.0), "max_tokens": 4}
+        first = await answer(service, ask(user("hello there"), session="a", **asked))
+        template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        (home / "tiny-folder" / "chat_template.jinja").write_text(template)
+        second = await answer(service, ask(user("hello there"), session="b", **asked))
+        assert second.prompt_tokens < first.prompt_tokens
+
+    with_service(home, check)
