@@ -12,14 +12,13 @@ from pathlib import Path as FilePath
 from unittest import mock
 
 from akashic_daemon.errors import AkashicError
-from akashic_daemon.program.active import active_cache
-from akashic_daemon.program.path import Drop, Op, Path, Repos
+from akashic_daemon.program.path import Path
 from akashic_daemon.store.blocks.files import FileOps
 from akashic_daemon.store.blocks.opening import open_block_store
 from akashic_daemon.tiers.removal import forget
 from block_stores import CountingFiles, FakeClock
 from disk_faults import FailingDisk
-from paths_strategy import random_path
+from paths_strategy import next_turn, random_path
 from power_cuts import Bulky, CutFiles, Cutter, Image
 from tiers_driver import Daemon, Tiers, small_blocks
 
@@ -59,14 +58,7 @@ class Clients:
         path = self.paths[number]
         if len(path) > 120:
             path = random_path(chance, steps=4, longest=20)
-        ops: list[Op] = []
-        state = active_cache(path)
-        if chance.random() < 0.2 and state.tokens > 4:
-            first = chance.randrange(1, state.next_index)
-            ops.append(Drop(((first, min(state.next_index, first + 12)),)))
-        if chance.random() < 0.1:
-            ops.append(Repos())
-        path = path.then([chance.randrange(4) for _ in range(chance.randint(1, 16))], ops)
+        path = next_turn(chance, path, longest=16, drop=0.2, repos=0.1)
         job = daemon.ask(path, max_tokens=chance.randint(1, 16), session=f"s{number}")
         if keep:
             self.paths[number] = path.then(job.generated[:-1])

@@ -15,11 +15,9 @@ from unittest import mock
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.engine.base import PackedRun, Sampler, SamplingParams, SavedCells
 from akashic_daemon.errors import EngineError
-from akashic_daemon.program.active import active_cache
-from akashic_daemon.program.path import Drop, Insert, Op, Repos
 from akashic_daemon.schedule.request import Request
 from akashic_daemon.types import SequenceId
-from paths_strategy import random_path
+from paths_strategy import next_turn, random_path
 from tiers_driver import Breakable, Daemon, Tiers, Told, small_blocks
 
 _CELLS = 260
@@ -155,20 +153,7 @@ class Busy:
         path = self.paths[number]
         if len(path) > 90:
             path = random_path(chance, steps=3, longest=14)
-        ops: list[Op] = []
-        state = active_cache(path)
-        if not state.inserting and chance.random() < 0.4 and state.tokens > 6:
-            first = chance.randrange(1, state.next_index - 2)
-            end = min(state.next_index, first + 8)
-            ops.append(Drop(((first, end),)))
-            if chance.random() < 0.4 and all(
-                i in {p for s in state.spans for p in range(*s.indices)} for i in range(first, end)
-            ):
-                position = next(s.position + first - s.first for s in state.spans if s.first <= first < s.indices[1])
-                ops.append(Insert(position, 1))
-        if not ops and chance.random() < 0.3:
-            ops.append(Repos())
-        path = path.then([chance.randrange(4) for _ in range(chance.randint(2, 14))], ops)
+        path = next_turn(chance, path, longest=14, drop=0.4, drop_tokens=8, insert=0.4, repos=0.3)
         job, told = self.daemon.submit(path, max_tokens=chance.randint(2, 14), session=f"s{number}")
         self.open.append((number, job, told))
 

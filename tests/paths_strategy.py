@@ -1,10 +1,10 @@
-"""Random paths for property tests: tokens with Drops, Repos, Replaces and tail drops in any legal order."""
+"""Random paths for property tests: tokens with Drops, Repos, Replaces and tail drops in any legal order; and how they go on."""
 
 from __future__ import annotations
 
 import random
 
-from akashic_daemon.program.active import ActiveCache, cut_at
+from akashic_daemon.program.active import ActiveCache, active_cache, cut_at
 from akashic_daemon.program.path import Drop, Insert, Op, Path, PathBuilder, Repos, Shift
 from akashic_daemon.program.ranges import normal
 from akashic_daemon.program.room import make_room
@@ -61,6 +61,34 @@ def random_path(chance: random.Random, *, steps: int = 8, vocabulary: int = 4, l
     if builder.ops and builder.ops[-1].offset == len(builder.tokens):
         append(1)
     return builder.build()
+
+
+def next_turn(
+    chance: random.Random,
+    path: Path,
+    *,
+    longest: int,
+    drop: float = 0.0,
+    drop_tokens: int = 12,
+    insert: float = 0.0,
+    repos: float = 0.0,
+) -> Path:
+    """Return a path that goes on by up to `longest` tokens.
+
+    drop, repos: how probable it is that a Drop (of so many tokens, fewer at the end) and a Repos come before them.
+    insert: how probable it is that the first of them stands where something was dropped; a Repos doesn't come then.
+    """
+    ops: list[Op] = []
+    state = active_cache(path)
+    if chance.random() < drop and state.tokens > 6:
+        first = chance.randrange(1, state.next_index)
+        ops.append(Drop(((first, min(state.next_index, first + drop_tokens)),)))
+        place = next((s.position + first - s.first for s in state.spans if s.first <= first < s.indices[1]), None)
+        if insert and place is not None and chance.random() < insert:
+            ops.append(Insert(place, 1))
+    if not (ops and isinstance(ops[-1], Insert)) and chance.random() < repos:
+        ops.append(Repos())
+    return path.then([chance.randrange(4) for _ in range(chance.randint(1, longest))], ops)
 
 
 def random_shift(chance: random.Random, state: ActiveCache) -> Shift:

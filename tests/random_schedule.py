@@ -12,12 +12,11 @@ from pathlib import Path as FilePath
 
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.errors import Conflict
-from akashic_daemon.program.active import active_cache
-from akashic_daemon.program.path import Drop, Op, Path, Repos
+from akashic_daemon.program.path import Path
 from akashic_daemon.tiers.removal import Choice, forget, prune, rename, verify, would_prune
 from block_stores import FakeClock
 from busy_daemon import small_extents
-from paths_strategy import random_path
+from paths_strategy import next_turn, random_path
 from power_cuts import Bulky
 from tiers_driver import Daemon, Tiers, Told, small_blocks
 
@@ -60,14 +59,7 @@ class Schedule:
         path = self.paths[name]
         if len(path) > _LONGEST:
             path = random_path(chance, steps=4, longest=14)
-        ops: list[Op] = []
-        state = active_cache(path)
-        if chance.random() < 0.25 and state.tokens > 6:
-            first = chance.randrange(1, state.next_index)
-            ops.append(Drop(((first, min(state.next_index, first + 10)),)))
-        if chance.random() < 0.15:
-            ops.append(Repos())
-        path = path.then([chance.randrange(4) for _ in range(chance.randint(1, 14))], ops)
+        path = next_turn(chance, path, longest=14, drop=0.25, drop_tokens=10, repos=0.15)
         _, told = self.daemon.submit(path, max_tokens=chance.randint(1, 12), session=name)
         self.open[name] = path, told
 

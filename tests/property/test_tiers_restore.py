@@ -13,9 +13,9 @@ import pytest
 from akashic_daemon.cache.compaction import Holes
 from akashic_daemon.config import ScheduleSection
 from akashic_daemon.program.active import active_cache
-from akashic_daemon.program.path import Drop, Op, Path, Repos
+from akashic_daemon.program.path import Path
 from akashic_daemon.schedule.request import State
-from paths_strategy import random_path
+from paths_strategy import next_turn, random_path
 from tiers_driver import BLOCK, Breakable, Daemon, Tiers, small_blocks
 
 
@@ -55,14 +55,7 @@ class World:
             if chance.random() < 0.3:
                 cut = old.prefix(chance.randint(1, len(old)))
                 old = cut if not active_cache(cut).inserting else old
-            ops: list[Op] = []
-            state = active_cache(old)
-            if chance.random() < 0.3 and state.tokens > 4:
-                start = chance.randrange(1, state.next_index)
-                ops.append(Drop(((start, min(state.next_index, start + chance.randint(1, 12))),)))
-            if chance.random() < 0.2:
-                ops.append(Repos())
-            return old.then([chance.randrange(4) for _ in range(chance.randint(1, 12))], ops)
+            return next_turn(chance, old, longest=12, drop=0.3, drop_tokens=chance.randint(1, 12), repos=0.2)
         return random_path(chance, steps=chance.randint(1, 9), longest=12)
 
     def submit(self) -> None:
@@ -201,14 +194,7 @@ def test_a_continuation_of_what_is_stored_computes_its_new_tokens_and_a_block(
         path = random_path(chance, steps=6, longest=20)
         for turn in range(8):
             known = len(path) if turn else 0
-            ops: list[Op] = []
-            state = active_cache(path)
-            if turn and chance.random() < 0.5 and state.tokens > 4:
-                start = chance.randrange(1, state.next_index)
-                ops.append(Drop(((start, min(state.next_index, start + chance.randint(1, 20))),)))
-            if turn and chance.random() < 0.3:
-                ops.append(Repos())
-            path = path.then([chance.randrange(4) for _ in range(chance.randint(1, 30))], ops)
+            path = next_turn(chance, path, longest=30, drop=0.5, drop_tokens=chance.randint(1, 20), repos=0.3)
             job = daemon.ask(path, max_tokens=chance.randint(1, 30), session="s")
             assert job.computed <= len(path) - known + BLOCK, (turn, job.computed, len(path) - known, job.from_tier)
             path = path.then(job.generated[:-1])
