@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated
 
@@ -60,58 +62,80 @@ NamespacesOption = Annotated[
     typer.Option("--namespace", metavar="NAME", help="Only this namespace; may be repeated. All when absent."),
 ]
 
-HostOption = Annotated[str | None, typer.Option("--host", help="Loopback address for TCP [serve.host].")]
-PortOption = Annotated[
-    int | None, typer.Option("--port", help="TCP port; 0 means Unix socket only [serve.port].", min=0, max=65535)
-]
-InsecureOption = Annotated[
-    bool | None, typer.Option("--insecure-no-auth", help="Serve TCP without a bearer token [serve.insecure_no_auth].")
-]
-IdleExitOption = Annotated[
-    int | None, typer.Option("--idle-exit", help="Stop after so many idle seconds; 0 never [serve.idle_exit_s].")
-]
-ServedModelOption = Annotated[str | None, typer.Option("--model", help="Model to load [model.default].")]
-WindowOption = Annotated[
-    int | None, typer.Option("--window", help="Longest prompt plus answer, in tokens [model.window_tokens].")
-]
-GpuLayersOption = Annotated[
-    int | None, typer.Option("--gpu-layers", help="Layers on the GPU; -1 all [model.gpu_layers].")
-]
-KvTypeOption = Annotated[str | None, typer.Option("--kv-type", help="f16, f32 or q8_0 [model.kv_type].")]
-KvTokensOption = Annotated[
-    int | None, typer.Option("--kv-tokens", help="KV cells shared by all sessions [cache.kv_tokens].")
-]
-MaxRunningOption = Annotated[
-    int | None, typer.Option("--max-running", help="Requests decoded together [schedule.max_running].")
-]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", help="CPU threads; 0 adapts [schedule.threads].")]
+_SERVED: Mapping[str, tuple[str, object]] = {
+    "host": (
+        "serve.host",
+        Annotated[str | None, typer.Option("--host", help="Loopback address for TCP [serve.host].")],
+    ),
+    "port": (
+        "serve.port",
+        Annotated[
+            int | None,
+            typer.Option("--port", help="TCP port; 0 means Unix socket only [serve.port].", min=0, max=65535),
+        ],
+    ),
+    "insecure_no_auth": (
+        "serve.insecure_no_auth",
+        Annotated[
+            bool | None,
+            typer.Option("--insecure-no-auth", help="Serve TCP without a bearer token [serve.insecure_no_auth]."),
+        ],
+    ),
+    "idle_exit": (
+        "serve.idle_exit_s",
+        Annotated[
+            int | None,
+            typer.Option("--idle-exit", help="Stop after so many idle seconds; 0 never [serve.idle_exit_s]."),
+        ],
+    ),
+    "model": (
+        "model.default",
+        Annotated[
+            str | None,
+            typer.Option("--model", "-m", help="Model to load [model.default].", autocompletion=complete.models),
+        ],
+    ),
+    "window": (
+        "model.window_tokens",
+        Annotated[
+            int | None, typer.Option("--window", help="Longest prompt plus answer, in tokens [model.window_tokens].")
+        ],
+    ),
+    "gpu_layers": (
+        "model.gpu_layers",
+        Annotated[int | None, typer.Option("--gpu-layers", help="Layers on the GPU; -1 all [model.gpu_layers].")],
+    ),
+    "kv_type": (
+        "model.kv_type",
+        Annotated[str | None, typer.Option("--kv-type", help="f16, f32 or q8_0 [model.kv_type].")],
+    ),
+    "kv_tokens": (
+        "cache.kv_tokens",
+        Annotated[int | None, typer.Option("--kv-tokens", help="KV cells shared by all sessions [cache.kv_tokens].")],
+    ),
+    "max_running": (
+        "schedule.max_running",
+        Annotated[int | None, typer.Option("--max-running", help="Requests decoded together [schedule.max_running].")],
+    ),
+    "threads": (
+        "schedule.threads",
+        Annotated[int | None, typer.Option("--threads", help="CPU threads; 0 adapts [schedule.threads].")],
+    ),
+}
+"""Options of who starts a daemon: the setting that each overrides, and how it is typed."""
 
 
-def serve_flags(
-    host: str | None,
-    port: int | None,
-    insecure: bool | None,
-    idle_exit: int | None,
-    model: str | None,
-    window: int | None,
-    gpu_layers: int | None,
-    kv_type: str | None,
-    kv_tokens: int | None,
-    max_running: int | None,
-    threads: int | None,
-) -> dict[str, object]:
-    """Return the settings that the flags of `serve` name; flags that weren't given are left out."""
-    flags: dict[str, object] = {
-        "serve.host": host,
-        "serve.port": port,
-        "serve.insecure_no_auth": insecure or None,
-        "serve.idle_exit_s": idle_exit,
-        "model.default": model,
-        "model.window_tokens": window,
-        "model.gpu_layers": gpu_layers,
-        "model.kv_type": kv_type,
-        "cache.kv_tokens": kv_tokens,
-        "schedule.max_running": max_running,
-        "schedule.threads": threads,
-    }
-    return {name: value for name, value in flags.items() if value is not None}
+def takes_settings(run: Callable[[dict[str, object]], None]) -> Callable[..., None]:
+    """Return a command with the options of who starts a daemon; `run` gets the settings that were given, by their names."""
+
+    def command(home: Path | None = None, **given: object) -> None:
+        del home  # its option has set it
+        run({_SERVED[option][0]: value for option, value in given.items() if value is not None})
+
+    kinds = {option: kind for option, (_, kind) in _SERVED.items()} | {"home": HomeOption}
+    # Typer reads options off a signature.
+    command.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
+    )
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    return command

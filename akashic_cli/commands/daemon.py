@@ -6,22 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from akashic_cli.options import (
-    GpuLayersOption,
-    HomeOption,
-    HostOption,
-    IdleExitOption,
-    InsecureOption,
-    JsonOption,
-    KvTokensOption,
-    KvTypeOption,
-    MaxRunningOption,
-    PortOption,
-    ServedModelOption,
-    ThreadsOption,
-    WindowOption,
-    serve_flags,
-)
+from akashic_cli.options import HomeOption, JsonOption, takes_settings
 
 if TYPE_CHECKING:
     from akashic_cli.client import Client
@@ -33,39 +18,14 @@ app = typer.Typer(no_args_is_help=True, help="Start, stop and watch the backgrou
 
 
 @app.command()
-def start(
-    host: HostOption = None,
-    port: PortOption = None,
-    insecure_no_auth: InsecureOption = None,
-    idle_exit: IdleExitOption = None,
-    model: ServedModelOption = None,
-    window: WindowOption = None,
-    gpu_layers: GpuLayersOption = None,
-    kv_type: KvTypeOption = None,
-    kv_tokens: KvTokensOption = None,
-    max_running: MaxRunningOption = None,
-    threads: ThreadsOption = None,
-    home: HomeOption = None,
-) -> None:
+@takes_settings
+def start(flags: dict[str, object]) -> None:
     """Start the daemon and wait until it is healthy; flags override settings for this run of it."""
     from akashic_cli.client import Client
     from akashic_cli.render.output import say
     from akashic_daemon.errors import DaemonNotRunning, DaemonRunning
     from akashic_daemon.paths import find_paths
 
-    flags = serve_flags(
-        host,
-        port,
-        insecure_no_auth,
-        idle_exit,
-        model,
-        window,
-        gpu_layers,
-        kv_type,
-        kv_tokens,
-        max_running,
-        threads,
-    )
     paths = find_paths()
     with Client(paths.socket) as client:
         try:
