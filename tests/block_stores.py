@@ -11,6 +11,7 @@ from pathlib import Path
 
 from akashic_daemon.store.blocks.files import FileOps
 from akashic_daemon.store.blocks.opening import open_block_store
+from akashic_daemon.store.blocks.reading import Into, Reads
 from akashic_daemon.store.blocks.record import Bytes, Kind, Record
 from akashic_daemon.store.blocks.store import BlockStore
 from akashic_daemon.types import Clock
@@ -139,3 +140,8 @@ def open_store(
         files=files or CountingFiles(),
         clock=clock or FakeClock(),
     )
+
+
+def read_group(store: BlockStore, group: str, into: Into | None = None) -> Reads:
+    """Return a group's records to iterate, in order."""
+    return store.read([entry.key for entry in store.entries(group)], into)

@@ -15,7 +15,7 @@ from akashic_daemon.store.blocks.eviction import make_room
 from akashic_daemon.store.blocks.reading import Reads
 from akashic_daemon.store.blocks.record import Found, Miss, MissReason, Record
 from akashic_daemon.store.blocks.store import BlockStore
-from block_stores import FakeClock, WatchedFiles, open_store, record
+from block_stores import FakeClock, WatchedFiles, open_store, read_group, record
 
 KEYS = st.sampled_from([f"k{i}" for i in range(14)])
 GROUPS = st.sampled_from("abc")
@@ -130,7 +130,7 @@ class BlockStoreMachine(RuleBasedStateMachine):
     @rule(group=GROUPS, doing=st.sampled_from(["compact", "delete", "nothing"]))
     def read_while(self, group: str, doing: str) -> None:
         expected = self.expected(group)
-        with self.store.read_group(group) as reads:
+        with read_group(self.store, group) as reads:
             if doing == "compact":
                 compact(self.store)
             elif doing == "delete":
@@ -147,7 +147,7 @@ class BlockStoreMachine(RuleBasedStateMachine):
     def groups_are_read_in_order(self) -> None:
         if hasattr(self, "store"):
             for group in "abc":
-                with self.store.read_group(group) as reads:
+                with read_group(self.store, group) as reads:
                     assert payloads(reads) == self.expected(group)
 
     @invariant()

@@ -15,7 +15,7 @@ from akashic_daemon.store.blocks.check import Kind, check
 from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.record import Found, Miss, MissReason, RefusalReason
 from akashic_daemon.store.blocks.store import BlockStore
-from block_stores import CountingFiles, open_store, record
+from block_stores import CountingFiles, open_store, read_group, record
 from disk_faults import largest_file
 
 State = dict[str, list[tuple[str, bytes]]]
@@ -55,7 +55,7 @@ def state(store: BlockStore) -> State:
     """Return every group's records as they are read."""
     out: State = {}
     for group in GROUPS:
-        with store.read_group(group) as reads:
+        with read_group(store, group) as reads:
             found = list(reads)
         assert all(isinstance(f, Found) for f in found), found
         out[group] = [(f.entry.key, bytes(f.payload)) for f in found if isinstance(f, Found)]
@@ -200,7 +200,7 @@ def test_whichever_read_fails_it_is_a_miss_that_names_it_and_nothing_is_given_up
     for fail_at in itertools.count(1):
         files.fail_at, files.failed = fail_at, 0
         found = [store.get(key) for key in ("a2", "b0", "a1")]
-        with store.read_group("b") as reads:
+        with read_group(store, "b") as reads:
             found += list(reads)
         files.fail_at = None
         missed = [f for f in found if isinstance(f, Miss)]

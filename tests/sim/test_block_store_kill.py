@@ -16,7 +16,7 @@ from akashic_daemon.errors import Conflict, StoreError, StoreTooNew, StoreUnwrit
 from akashic_daemon.store.blocks.check import check
 from akashic_daemon.store.blocks.layout import FILE_HEADER_BYTES, file_header
 from akashic_daemon.store.blocks.record import Found
-from block_stores import open_store, payload, record
+from block_stores import open_store, payload, read_group, record
 
 KILLS = int(os.environ.get("BLOCK_STORE_KILLS", "5"))
 _WRITER = """
@@ -60,7 +60,7 @@ def test_killed_in_mid_write_it_opens_whole_with_all_that_was_told_as_stored(tmp
         stored = max([stored, *(int(line.split()[1]) for line in lines if line.startswith("stored"))])
         store = open_store(tmp_path)
         assert check(store) == []
-        with store.read_group("kept") as reads:
+        with read_group(store, "kept") as reads:
             kept = list(reads)
         assert len(kept) in (stored, stored + 4)
         for i, found in enumerate(kept):

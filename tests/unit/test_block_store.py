@@ -15,7 +15,7 @@ from akashic_daemon.store.blocks.compaction import compact
 from akashic_daemon.store.blocks.extents import LANES
 from akashic_daemon.store.blocks.record import Entry, Found, Miss, MissReason, RefusalReason
 from akashic_daemon.store.blocks.store import BlockStore
-from block_stores import FakeClock, open_store, record
+from block_stores import FakeClock, open_store, read_group, record
 
 
 @pytest.fixture
@@ -62,16 +62,6 @@ def test_a_payload_is_read_into_the_callers_buffer_and_no_further(store: BlockSt
     assert reason_of(store.get("k", bytearray(8999))) is MissReason.BUFFER
 
 
-def test_another_fingerprint_is_a_miss_that_names_both(store: BlockStore) -> None:
-    store.put([record("k")])
-    miss = store.get("k", fingerprint="other")
-    assert isinstance(miss, Miss)
-    assert miss.reason is MissReason.FINGERPRINT
-    assert "fp" in miss.detail
-    assert "other" in miss.detail
-    assert payload_of(store.get("k", fingerprint="fp"))
-
-
 def test_a_group_is_read_in_order_however_it_was_written(store: BlockStore) -> None:
     chance = random.Random(3)
     records = [
@@ -81,7 +71,7 @@ def test_a_group_is_read_in_order_however_it_was_written(store: BlockStore) -> N
     for at in range(0, len(records), 4):
         store.put(records[at : at + 4])
     for group in "ab":
-        with store.read_group(group) as reads:
+        with read_group(store, group) as reads:
             got = list(reads)
         assert [f.entry.key for f in got if isinstance(f, Found)] == [f"{group}{i}" for i in range(9)]
         assert [e.key for e in store.entries(group)] == [f"{group}{i}" for i in range(9)]
@@ -102,7 +92,7 @@ def test_a_group_is_read_with_one_call_where_it_lies_together(tmp_path: Path) ->
     store = open_store(tmp_path)
     store.put([record(f"k{i}", sequence=i, size_bytes=8000) for i in range(20)])
     reads_before = store.extents.files.calls["read"]  # type: ignore[attr-defined]
-    with store.read_group("g") as reads:
+    with read_group(store, "g") as reads:
         assert len(list(reads)) == 20
     assert store.extents.files.calls["read"] == reads_before + 1  # type: ignore[attr-defined]
     store.close()
@@ -114,7 +104,7 @@ def test_a_reader_may_pass_records_over(store: BlockStore) -> None:
     def into(entry: Entry) -> bytearray | None:
         return None if entry.key == "k1" else bytearray(entry.size_bytes)
 
-    with store.read_group("g", into) as reads:
+    with read_group(store, "g", into) as reads:
         assert [f.entry.key for f in reads if isinstance(f, Found)] == ["k0", "k2", "k3"]
 
 
@@ -171,7 +161,7 @@ def test_after_deletion_and_compaction_no_byte_of_a_payload_is_in_any_file(store
     assert (done.left, done.held_by_readers) == ((), ())
     assert files_with(b"Xq7-secret-") == []
     assert len(files_with(b"harmless-")) >= 2
-    with store.read_group("stays") as reads:
+    with read_group(store, "stays") as reads:
         assert all(isinstance(f, Found) for f in reads)
     assert store.stats().dead_bytes == 0
 
@@ -196,7 +186,7 @@ def test_compaction_brings_a_scattered_group_together(tmp_path: Path) -> None:
 def test_a_reader_keeps_its_files_until_it_lets_go(store: BlockStore) -> None:
     store.put([record(f"k{i}", sequence=i) for i in range(3)])
     old = [e.path for e in store.extents]
-    with store.read_group("g") as reads:
+    with read_group(store, "g") as reads:
         store.delete(["k1"])
         assert compact(store).held_by_readers == (1,)
         assert all(path.exists() for path in old)
@@ -205,14 +195,14 @@ def test_a_reader_keeps_its_files_until_it_lets_go(store: BlockStore) -> None:
     assert store.bytes_used == sum(e.path.stat().st_size for e in store.extents)
 
 
-def test_reads_and_touches_are_counted_and_a_clock_that_goes_back_makes_nothing_older(tmp_path: Path) -> None:
+def test_reads_and_joins_are_counted_and_a_clock_that_goes_back_makes_nothing_older(tmp_path: Path) -> None:
     clock = FakeClock(100.0)
     store = open_store(tmp_path, clock=clock)
     store.put([record("a"), record("b", sequence=1)])
     clock.now = 200.0
     store.get("a")
     store.get("a")
-    store.touch(["b"])
+    store.join("g", ["b"])
     store.flush()
     clock.now = 50.0
     store.get("a")
@@ -259,7 +249,7 @@ def test_extents_whose_index_is_lost_are_left_alone(tmp_path: Path) -> None:
 def test_a_group_may_be_read_on_another_thread_while_the_store_compacts_and_deletes(store: BlockStore) -> None:
     store.put([record(f"k{i}", sequence=i, size_bytes=9000) for i in range(20)])
     may_go_on = Event()
-    with store.read_group("g") as reads, ThreadPoolExecutor(1) as pool:
+    with read_group(store, "g") as reads, ThreadPoolExecutor(1) as pool:
 
         def read() -> list[bytes]:
             assert may_go_on.wait(30)
@@ -284,7 +274,7 @@ def test_more_groups_than_lanes_are_all_stored_and_none_needs_a_file_of_its_own(
     assert len(store.extents) <= LANES + 1
     for n in range(30):
         assert [e.key for e in store.entries(f"g{n}")] == [f"{n}.{i}" for i in range(3)]
-        with store.read_group(f"g{n}") as reads:
+        with read_group(store, f"g{n}") as reads:
             assert all(isinstance(f, Found) for f in reads)
 
 

@@ -12,7 +12,7 @@ from akashic_daemon.errors import StoreError
 from akashic_daemon.store.blocks.check import Finding, Kind, check
 from akashic_daemon.store.blocks.record import Found, Miss, MissReason
 from akashic_daemon.store.blocks.store import BlockStore
-from block_stores import open_store, record
+from block_stores import open_store, read_group, record
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ DAMAGE: dict[str, tuple[Kind, Callable[[BlockStore], object]]] = {
 
 def all_read_whole_or_missed(store: BlockStore) -> int:
     """Read everything; what is served must be what was written. Return how many are missing."""
-    with store.read_group("g") as reads:
+    with read_group(store, "g") as reads:
         got = list(reads)
     for found in got:
         if isinstance(found, Found):
@@ -140,7 +140,7 @@ def test_a_record_found_damaged_is_quarantined_once_and_can_be_stored_anew(store
 
 def test_a_record_that_a_sweep_found_damaged_is_replaced_when_it_is_stored_anew(store: BlockStore) -> None:
     flip(store, 200)
-    with store.read_group("g") as reads:
+    with read_group(store, "g") as reads:
         assert [isinstance(f, Miss) for f in reads] == [True, False, False, False, False, False]
     assert [e.key for e in store.entries("g")] == [f"k{i}" for i in range(1, 6)]
     assert store.put([record("k0")]).stored == 1
@@ -174,7 +174,7 @@ def test_every_byte_of_a_small_extent_matters_to_a_reader(tmp_path: Path) -> Non
     store.put([record("k0", size_bytes=4096)])
     for at in range(32, first_file(store).stat().st_size):
         flip(store, at)
-        with store.read_group("g") as reads:
+        with read_group(store, "g") as reads:
             assert [isinstance(f, Miss) for f in reads] == [True], at
         store.notes.take()  # what was found isn't written here, so that the next byte can be tried
         flip(store, at)

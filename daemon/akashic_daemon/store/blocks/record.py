@@ -52,7 +52,6 @@ class MissReason(StrEnum):
     """Why a record isn't given."""
 
     ABSENT = "absent"
-    FINGERPRINT = "fingerprint"
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
     BUFFER = "buffer"

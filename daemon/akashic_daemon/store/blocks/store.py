@@ -2,7 +2,7 @@
 
 A database of its own (`blocks.sqlite`), with its own connection on its own thread: a KV index row must not wait behind a
 session's commit, which an answer waits for, nor the other way round; and damage to one leaves the other. Use a store on
-the thread that opened it; only what `read_group` and `read` give may be iterated elsewhere.
+the thread that opened it; only what `read` gives may be iterated elsewhere.
 
 Order of durability: payload, fsync, index commit. Records are only ever named by the index: what lies behind an extent's
 committed end, or in a file that the index doesn't know, was never stored, and opening removes it. Every byte is verified
@@ -245,9 +245,7 @@ class BlockStore:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def get(
-        self, key: str, into: bytearray | memoryview | None = None, *, fingerprint: str | None = None
-    ) -> Found | Miss:
+    def get(self, key: str, into: bytearray | memoryview | None = None) -> Found | Miss:
         """Read one record, verified, into a buffer. Never raises: a Miss says why, and so does `unavailable`."""
         try:
             with self.database.reading() as c:
@@ -259,21 +257,11 @@ class BlockStore:
             return Miss(key, MissReason.ABSENT, "it isn't stored")
         if row.id in self.notes.damaged:
             return Miss(key, MissReason.DAMAGED, self.notes.damaged[row.id])
-        if fingerprint is not None and row.entry.fingerprint != fingerprint:
-            return Miss(key, MissReason.FINGERPRINT, f"it was stored under {row.entry.fingerprint}, not {fingerprint}")
         with self._reads([row], None if into is None else lambda _: into) as reads:
             found = next(iter(reads))
         if isinstance(found, Miss) and found.reason is MissReason.DAMAGED:
             self.try_flush()
         return found
-
-    def read_group(self, group: str, into: Into | None = None) -> Reads:
-        """Return a group's records to iterate, in order; what lies side by side is read in one sweep.
-
-        Hold it in a `with`. Raises StoreError when the index can't be read.
-        """
-        with self.database.reading() as c:
-            return self._reads(index.of_group(c, group), into)
 
     def read(
         self,
@@ -283,7 +271,9 @@ class BlockStore:
         by_place: bool = False,
         sweep_bytes: int = SWEEP_BYTES,
     ) -> Reads:
-        """Return some records to iterate in the order of `keys`; absent ones are left out. As `read_group`.
+        """Return some records to iterate in the order of `keys`; absent ones are left out.
+
+        What lies side by side is read in one sweep. Hold it in a `with`. Raises StoreError when the index can't be read.
 
         by_place: in the order of the disk instead, so that neighbours come in one sweep. sweep_bytes: the most that is
         read at once; with 0 each record is given before the next is asked for.
@@ -358,13 +348,6 @@ class BlockStore:
         self.flush()  # what was read lately counts
         with self.database.reading() as c:
             return index.selected(c, kind, used_before_s, other_than)
-
-    def touch(self, keys: Iterable[str]) -> None:
-        """Let records count as just used, without a read. Raises StoreError."""
-        with self.database.reading() as c:
-            for row in (index.by_key(c, key) for key in keys):
-                if row is not None:
-                    self.notes.touch(row, self.clock.now_s())
 
     def _reads(self, rows: Sequence[Row], into: Into | None, sweep_bytes: int = SWEEP_BYTES) -> Reads:
         return Reads(self.extents, self.notes, rows, into, self.clock.now_s, sweep_bytes=sweep_bytes)
