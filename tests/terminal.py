@@ -16,6 +16,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 DEADLINE_S = 60.0
+# A session of its own, with the terminal as its controlling one: only then do Ctrl-C and resizing send signals.
+# Tests that run in the background of a script ignore Ctrl-C, and would hand that on.
+_COMMAND = """
+import fcntl, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from akashic_cli.__main__ import main
+sys.exit(main())
+"""
 _CURSOR_ASKED = b"\x1b[6n"
 _READING = b"\x1b[?2004h"  # the line editor asks for bracketed paste when it begins
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[=>]|\r")
@@ -92,10 +101,8 @@ def terminal(*arguments: str, env: Mapping[str, str]) -> Iterator[Terminal]:
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8", **env}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    # A session of its own, with the terminal as its controlling one: only then do Ctrl-C and resizing send signals.
-    code = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from akashic_cli.__main__ import main; sys.exit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-c", _COMMAND, *arguments],
         stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
     )  # fmt: skip
     os.close(slave)
