@@ -20,6 +20,7 @@ from akashic_daemon.answers.plan import AnswerPlan, plan_answer
 from akashic_daemon.answers.record import answer_of, checked_continuation
 from akashic_daemon.cache.explain import Before, explain_miss, fates
 from akashic_daemon.config import Config
+from akashic_daemon.context.layout import label_of
 from akashic_daemon.context.planner import Ask, ContextPlanner, Planned, Room, too_long, trace_of
 from akashic_daemon.engine.base import Engine, ModelInfo
 from akashic_daemon.engine.host import ModelHost
@@ -42,8 +43,6 @@ from akashic_daemon.store.programs import SessionProgram
 from akashic_daemon.toolcalls.definitions import canonical
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt, tokens_at_least
-
-_LABEL_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +475,7 @@ def _explanation(turn: _Turn, job: Request, finished: Finished) -> Explanation:
             ExplainedSegment(
                 message=fate.message if message is not None else None,
                 role=message.role.value if message is not None else ("gone" if fate.message is None else "answer"),
-                label=" ".join((message.content if message is not None else "").split())[:_LABEL_CHARS],
+                label="" if message is None else label_of(message),
                 tokens=fate.tokens, reused=fate.reused, moved=fate.moved, dropped=fate.dropped, computed=fate.computed,
             )
         )  # fmt: skip

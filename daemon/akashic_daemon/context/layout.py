@@ -22,6 +22,7 @@ from akashic_daemon.program.wire import to_stored
 from akashic_daemon.protocol.context import ContextMessage, ContextOp, ContextView, MessageState
 from akashic_daemon.trajectory.message import Message, Role
 from akashic_daemon.trajectory.prompt import Prompt, PromptBuilder, RecallSampled
+from akashic_daemon.transcript.content import without_lone_surrogates
 
 LABEL_CHARS = 60
 _CHARS_PER_TOKEN_AT_MOST = 64
@@ -192,7 +193,7 @@ def label_of(message: Message) -> str:
     """Return the first words of a message, on one line; of one that only calls tools, their names."""
     text = " ".join(message.content[: 4 * LABEL_CHARS].split())
     calls = ", ".join(call.name for call in message.tool_calls)
-    return (text or (f"calls {calls}" if calls else ""))[:LABEL_CHARS]
+    return without_lone_surrogates((text or (f"calls {calls}" if calls else ""))[:LABEL_CHARS])
 
 
 def _op(op: MessageOp, tokens: int) -> ContextOp:

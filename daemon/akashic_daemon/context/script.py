@@ -43,6 +43,7 @@ from akashic_daemon.protocol.context import ScriptEvent, ScriptRequest
 from akashic_daemon.store.programs import SessionProgram
 from akashic_daemon.store.sessions import check_name
 from akashic_daemon.trajectory.message import Message
+from akashic_daemon.transcript.content import without_lone_surrogates
 from akashic_daemon.types import ChainDigest
 
 logger = logging.getLogger("akashic.scripts")
@@ -365,7 +366,8 @@ class _Run:
                 logger.warning("a script's scratch branch %s stays: %s", target.scratch, error)
 
     def _text(self, content: Content) -> str:
-        return _file(self._request, content.path) if isinstance(content, FromFile) else content
+        text = _file(self._request, content.path) if isinstance(content, FromFile) else content
+        return without_lone_surrogates(text)
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await self._service.parts.thread.run(work)

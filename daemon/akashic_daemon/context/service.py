@@ -41,6 +41,7 @@ from akashic_daemon.store.programs import ProgramStore, SessionProgram
 from akashic_daemon.store.sessions import SessionRow, SessionStore
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.trajectory.message import Message, Role
+from akashic_daemon.transcript.content import storable
 
 MOST_TREE_DEPTH = 100
 T = TypeVar("T")
@@ -157,7 +158,7 @@ class ContextService:
 
     async def append(self, session: str, request: AppendRequest) -> ContextView:
         """Append a message; the session is made when it is new. Raises Conflict while it is answered."""
-        message = Message(Role(request.role), request.content, event_time_s=time.time())
+        message = storable(Message(Role(request.role), request.content, event_time_s=time.time()))
 
         def work() -> None:
             self.parts.store.ensure(session, origin="chat")

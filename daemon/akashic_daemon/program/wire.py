@@ -117,7 +117,8 @@ def from_stored(stored: Sequence[Mapping[str, Any]]) -> list[MessageOp]:
         label = f"stored operation {i}"
         if body.get("op") == "replace" and "tokens" in body:
             tokens = tuple(_wholes(body["tokens"], f"{label}: tokens"))
-            out.append(ReplaceMessage(_whole(body.get("message"), label), tokens, at=body.get("at"), label=label))
+            at = None if body.get("at") is None else _whole(body["at"], f"{label}: at")
+            out.append(ReplaceMessage(_whole(body.get("message"), label), tokens, at=at, label=label))
         else:
             out.append(_operation(body, label))
     return out

@@ -16,6 +16,7 @@ from typing import Any
 
 from akashic_daemon import request_ids
 from akashic_daemon.answers.record import checked_continuation
+from akashic_daemon.context.layout import label_of
 from akashic_daemon.context.planner import Room
 from akashic_daemon.engine.host import KnownModel
 from akashic_daemon.errors import AkashicError, BadRequest, NotFound, Unsupported
@@ -34,7 +35,6 @@ from akashic_daemon.types import ChainDigest
 
 _BYTES_PER_TOKEN = 4.0
 _TOKENS_OF_MARKS = 4
-_LABEL_CHARS = 60
 _PLENTY = 1 << 20
 _KEPT_SESSIONS = 4096
 _ESTIMATED = "tokens of messages are estimates; the sums are the server's"
@@ -405,10 +405,9 @@ class RemoteGeneration:
             tokens = round(count * scale)
             reused = min(left, tokens)
             left -= reused
-            label = " ".join(message.content.split())[:_LABEL_CHARS]
             segments.append(
                 ExplainedSegment(
-                    message=number, role=message.role.value, label=label, tokens=tokens, reused=reused,
+                    message=number, role=message.role.value, label=label_of(message), tokens=tokens, reused=reused,
                     computed=tokens - reused,
                 )
             )  # fmt: skip

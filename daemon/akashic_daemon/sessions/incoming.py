@@ -14,16 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from akashic_daemon.errors import AkashicError, BadRequest
-from akashic_daemon.program.message_ops import MessageOp
+from akashic_daemon.program.message_ops import DropMessages, DropTokens, MessageOp, ReplaceMessage, ReposAt
+from akashic_daemon.program.path import MAX_OPS
 from akashic_daemon.program.wire import from_stored
 from akashic_daemon.protocol.archive import Damage, Kind, Part, read_parts
 from akashic_daemon.trajectory.message import Message, Role, chain_all
+from akashic_daemon.transcript.content import storable
 from akashic_daemon.types import ChainDigest
 
 _BATCH_BYTES = 16 << 20
 Sampled = tuple[ChainDigest | None, str, list[int]]
 """What stands before an answer, what it says, and the ids that it was sampled as."""
 _MOST_TOKEN = (1 << 31) - 1
+_MOST_TIME_S = 1e11
 PARTS = {
     Kind.HOME: "what the session is called and was computed by",
     Kind.MESSAGES: "messages",
@@ -109,15 +112,19 @@ class Incoming:
         return out
 
     def operations(self) -> list[MessageOp]:
-        """Return the session's operations, none when they can't be read."""
+        """Return the session's operations, none when they can't be read; those that don't fit its messages are left out."""
         stored = self.program.get("ops")
         if not isinstance(stored, list):
             return []
         try:
-            return from_stored(stored)
+            found = from_stored(stored)
         except (AkashicError, AttributeError, TypeError, ValueError, KeyError):
             self.problems[f"damaged: {PARTS[Kind.PROGRAM]}"] += 1
             return []
+        fitting = [op for op in found if _fits(op, len(self.messages))][:MAX_OPS]
+        if left_out := len(found) - len(fitting):
+            self.problems["operations that don't fit the messages that came"] += left_out
+        return fitting
 
     def places(self) -> dict[str, list[int]]:
         """Return where operations without a place took effect."""
@@ -172,7 +179,30 @@ def _message(line: bytes) -> Message:
     optional = (message.thinking, message.tool_call_id, message.name, message.source)
     if not (isinstance(message.content, str) and calls_are_text and all(isinstance(o, str | None) for o in optional)):
         raise BadRequest("reading a message: a text in it is no text")
-    return message if isinstance(message.event_time_s, int | float | None) else replace(message, event_time_s=None)
+    return replace(storable(message), event_time_s=_time(message.event_time_s))
+
+
+def _time(value: object) -> float | None:
+    """Return a time, None for what JSON can't say or nobody can mean."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < _MOST_TIME_S else None
+
+
+def _fits(op: MessageOp, count: int) -> bool:
+    """Tell if an operation can have been carried out in a history of `count` messages.
+
+    One that can't would be refused with each request of the session.
+    """
+    if op.at is None or not 0 <= op.at <= count:
+        return False
+    if isinstance(op, DropMessages):
+        return 0 < len(op.messages) == len(set(op.messages)) and all(0 <= m < op.at for m in op.messages)
+    if isinstance(op, DropTokens):
+        return bool(op.ranges) and all(0 <= start < end for start, end in op.ranges)
+    if isinstance(op, ReplaceMessage):
+        return isinstance(op.replacement, str) and 0 <= op.message < op.at
+    return isinstance(op, ReposAt)
 
 
 def whole(value: object, most: int) -> int | None:

@@ -115,6 +115,8 @@ def unpack(session: str, model: str, fingerprint: str, body: bytes) -> Known:
         active_cache(known.trace.path)
         if sum(length for _, length in known.runs) != len(known.trace.path.tokens):
             raise ValueError("owners and tokens differ in number")
+        if any(entry.owner < 0 for entry in known.trace.entries) or min(known.trace.path.tokens, default=0) < 0:
+            raise ValueError("an owner or a token is less than 0")
         return known
     except _ODD as error:
         raise StoreError(
