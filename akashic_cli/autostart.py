@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from akashic_cli.client import Client
+from akashic_cli.daemon_log import log_tail
 from akashic_cli.render.output import err
 from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, StoreUnwritable
 from akashic_daemon.paths import Paths, ensure_private_dir
@@ -104,7 +105,10 @@ def _wait_healthy(
 
 
 def _died(code: int, paths: Paths, log_start: int) -> AkashicError:
-    lines = log_tail(paths.daemon_log, SHOWN_LOG_LINES, start=log_start)
+    try:
+        lines = log_tail(paths.daemon_log, SHOWN_LOG_LINES, start=log_start)
+    except OSError:
+        lines = []
     if not lines and _is_full(paths.log_dir):
         return StoreUnwritable(
             f"starting the daemon: the disk of {paths.log_dir} is full, it has no room even for a log",
@@ -131,18 +135,6 @@ def _log_size(path: Path) -> int:
         return 0
 
 
-def log_tail(path: Path, lines: int, *, start: int = 0) -> list[str]:
-    """Return the last lines of a log that stand after byte `start`; none if there is no file."""
-    try:
-        with path.open("rb") as file:
-            size_bytes = file.seek(0, os.SEEK_END)
-            file.seek(max(start, size_bytes - 400 * max(lines, 1)))
-            data = file.read()
-    except OSError:
-        return []
-    return data.decode("utf-8", "replace").splitlines()[-lines:] if lines > 0 else []
-
-
 def lock_is_held(lock: Path) -> bool:
     """Tell if a daemon holds the lock file. The file alone means nothing: it stays when a daemon dies."""
     try:
@@ -161,7 +153,7 @@ def lock_is_held(lock: Path) -> bool:
 def find_pid(client: Client, paths: Paths) -> int | None:
     """Return the pid of the running daemon: what stands in the lock file that it holds, else what it says itself.
 
-    In this order, for one that hangs must be stoppable at once.
+    In this order, for one that hangs must be stoppable at once. Raises DaemonUnhealthy when there is one that can't be found.
     """
     if lock_is_held(paths.lock) and (pid := _pid_in(paths.lock)) is not None:
         return pid
@@ -169,7 +161,9 @@ def find_pid(client: Client, paths: Paths) -> int | None:
         body = client.get("/status")
     except AkashicError as error:
         if not lock_is_held(paths.lock):
-            return None
+            if isinstance(error, DaemonNotRunning):
+                return None
+            raise
         raise DaemonUnhealthy(
             f"finding the daemon that holds {paths.lock}: the file names no pid, and it doesn't answer",
             hint=f"`fuser {paths.lock}` names the process",

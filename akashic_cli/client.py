@@ -181,6 +181,10 @@ class Client:
                 probe.connect(str(self.socket))
         except TimeoutError as error:
             raise DaemonUnhealthy(f"{doing}: it doesn't take connections", hint="`akashic daemon restart`") from error
+        except PermissionError as error:
+            raise DaemonUnhealthy(
+                f"{doing}: {error.strerror}", hint="fix the permissions of its folder, or set AKASHIC_HOME to your own"
+            ) from error
         except OSError as error:
             why = error.strerror or error
             raise DaemonNotRunning(f"{doing}: no daemon listens ({why})", hint="`akashic daemon start`") from error

@@ -39,6 +39,9 @@ FormatOption = Annotated[
     typer.Option("--format", metavar="NAME", help="Format of the transcript; recognised by its content when absent."),
 ]
 
+SessionArgument = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Name of a session.", autocompletion=complete.sessions)
+]
 PickedSession = Annotated[
     str,
     typer.Argument(

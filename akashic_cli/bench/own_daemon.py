@@ -18,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from akashic_cli.autostart import daemon_command, log_tail
+from akashic_cli.autostart import daemon_command
 from akashic_cli.bench.request import Target
 from akashic_cli.client import Client
+from akashic_cli.daemon_log import log_tail
 from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealthy, EngineError, StoreUnwritable
 from akashic_daemon.paths import ensure_private_dir, find_paths
 from akashic_daemon.protocol.native import Status

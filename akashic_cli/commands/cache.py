@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from akashic_cli import complete
-from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, SessionArgument
 from akashic_cli.quantities import ToOption, UnusedOption
 
 if TYPE_CHECKING:
@@ -147,9 +146,7 @@ def _pruned_text(pruned: Pruned, request: PruneRequest) -> str:
 
 @app.command()
 def prefetch(
-    session: Annotated[
-        str, typer.Argument(metavar="SESSION", help="Name of a session.", autocompletion=complete.sessions)
-    ],
+    session: SessionArgument,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from akashic_cli import complete
-from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession, SessionArgument
 
 if TYPE_CHECKING:
     from akashic_daemon.protocol.context import ContextView
@@ -17,9 +17,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="See and edit what the model sees of a session. The language of operations: man akashic-ops.",
 )
-SessionArgument = Annotated[
-    str, typer.Argument(metavar="SESSION", help="Name of a session.", autocompletion=complete.sessions)
-]
 SelectorArgument = Annotated[
     str, typer.Argument(metavar="SELECTOR", help="What is meant, e.g. 'tool[:-12]', 'messages 3..5', 'tokens 40..59'.")
 ]
@@ -106,7 +103,12 @@ def replace(
 def policy(
     session: SessionArgument,
     spec: Annotated[
-        str, typer.Argument(metavar="POLICY", help="E.g. tool-rolling-drop:keep=4, none, or default for the settings'.")
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help="E.g. tool-rolling-drop:keep=4, none, or default for the settings'.",
+            autocompletion=complete.policies,
+        ),
     ],
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,

@@ -102,25 +102,24 @@ def logs(
     home: HomeOption = None,
 ) -> None:
     """Print the end of the daemon's log."""
-    from akashic_cli.autostart import log_tail
-    from akashic_daemon.errors import NotFound
+    from akashic_cli.daemon_log import followed, log_tail
+    from akashic_cli.render.output import printable
+    from akashic_daemon.errors import NotFound, UsageError
     from akashic_daemon.paths import find_paths
 
     log = find_paths().daemon_log
-    if not log.exists():
-        raise NotFound(f"reading the daemon's log: there is no {log}", hint="`akashic daemon start` makes it")
-    end = log.stat().st_size
-    for line in log_tail(log, lines):
-        print(line)
-    while follow:
-        import time
-
-        with log.open("rb") as file:
-            # A log that shrank was rotated or emptied: it is read from its new start.
-            file.seek(end if log.stat().st_size >= end else 0)
-            print(file.read().decode("utf-8", "replace"), end="", flush=True)
-            end = file.tell()
-        time.sleep(0.25)
+    try:
+        end = log.stat().st_size
+        for line in log_tail(log, lines, end=end):
+            print(printable(line))
+        for text in followed(log, end) if follow else ():
+            print(printable(text), end="", flush=True)
+    except FileNotFoundError:
+        raise NotFound(f"reading the daemon's log: there is no {log}", hint="`akashic daemon start` makes it") from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(f"reading the daemon's log {log}: {error.strerror}", hint="fix its permissions") from error
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from akashic_cli import complete
 from akashic_cli.launch import Agent
 from akashic_cli.options import HomeOption, NoAutostartOption
 
@@ -22,7 +23,12 @@ def launch(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Handed to the client; put -- before its options.")
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Model to use; the default one when absent.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Model to use; the default one when absent.", autocompletion=complete.models
+        ),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--print", help="Print the client's settings, with the token, instead of starting it.")
     ] = False,
@@ -54,8 +60,12 @@ def launch(
             f"starting {command[0]}: there is no such program on PATH",
             hint=f"install it, or see its settings with `akashic launch {agent.value} --print`",
         )
-    say(f"{command[0]} on {target.url}, model {target.model}, a window of {target.window_tokens} tokens")
-    os.execve(program, command, {**os.environ, **made.env})
+    window = "" if target.window_tokens is None else f", a window of {target.window_tokens:,} tokens"
+    say(f"{command[0]} on {target.url}, model {target.model}{window}")
+    try:
+        os.execve(program, command, {**os.environ, **made.env})
+    except OSError as error:
+        raise UsageError(f"starting {program}: {error.strerror}", hint="see that it runs by itself") from error
 
 
 def _target(client: Client, status: Status, name: str | None) -> Target:
@@ -86,8 +96,9 @@ def _opened(client: Client) -> str:
     from akashic_daemon.protocol.native import Listening
 
     try:
-        tcp = Listening.model_validate(client.post("/listen", {"port": _PORT})).tcp
-    except ConfigError:
-        tcp = Listening.model_validate(client.post("/listen", {"port": 0})).tcp
-    say(f"the daemon listens on {tcp} now, until it ends; `akashic config set serve.port {_PORT}` makes that lasting")
+        tcp, lasting = Listening.model_validate(client.post("/listen", {"port": _PORT})).tcp, str(_PORT)
+    except ConfigError as error:
+        say(f"note: {error.message}")
+        tcp, lasting = Listening.model_validate(client.post("/listen", {"port": 0})).tcp, "PORT"
+    say(f"the daemon listens on {tcp} now, until it ends; `akashic config set serve.port {lasting}` makes that lasting")
     return tcp

@@ -7,10 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from akashic_cli import complete
 from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption
 
 app = typer.Typer(no_args_is_help=True, help="Register models and see what they can do.")
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a model; see `akashic model list`.")]
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of a model; see `akashic model list`.", autocompletion=complete.models),
+]
+_SESSION_HEADER = "x-session-id"
 
 
 @app.command("list")
@@ -66,7 +71,7 @@ def add(
     session_header: Annotated[
         str,
         typer.Option("--session-header", metavar="NAME", help="Header by which a router finds a session's replica."),
-    ] = "x-session-id",
+    ] = _SESSION_HEADER,
     as_json: JsonOption = False,
     no_autostart: NoAutostartOption = False,
     home: HomeOption = None,
@@ -78,10 +83,15 @@ def add(
     from akashic_daemon.protocol.native import AddModelRequest, ModelSummary, RemotePlace
 
     if (path is None) == (remote is None):
-        raise UsageError("which model?", hint="give the path of a file or folder, or --remote URL")
+        raise UsageError(
+            "registering a model: one path, or one --remote URL, says which", hint="`akashic model add --help`"
+        )
     if path is not None:
-        if upstream_model or window or key_env or key_file or pass_ops:
-            raise UsageError("options of remote models with a path", hint="they go with --remote URL")
+        if upstream_model or window or key_env or key_file or pass_ops or session_header != _SESSION_HEADER:
+            raise UsageError(
+                f"registering {path}: options of models on other servers are given",
+                hint="leave them out, or give --remote URL instead of a path",
+            )
         request = AddModelRequest(path=_sendable(path), name=name, default=default)
     else:
         place = RemotePlace(
@@ -178,5 +188,5 @@ def _sendable(path: Path) -> str:
 
 
 def _capability(value: Any, why_not: str | None) -> str:
-    shown = {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    shown = ("yes" if value else "no") if isinstance(value, bool) else str(value)
     return f"{shown}: {why_not}" if why_not else shown

@@ -8,13 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from akashic_cli import complete
-from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession
+from akashic_cli.options import HomeOption, JsonOption, NoAutostartOption, PickedSession, SessionArgument
 from akashic_cli.quantities import ExpectOption
 
 app = typer.Typer(no_args_is_help=True, help="List, read, branch, export and delete sessions.")
-SessionArgument = Annotated[
-    str, typer.Argument(metavar="SESSION", help="Name of a session.", autocompletion=complete.sessions)
-]
 
 
 @app.command("list")

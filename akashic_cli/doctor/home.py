@@ -49,7 +49,7 @@ def check_settings(paths: Paths) -> Finding:
         load(paths.config_file)
     except AkashicError as error:
         return Finding("settings", Level.FAIL, error.message, error.hint or "")
-    state = str(paths.config_file) if paths.config_file.exists() else f"defaults; no {paths.config_file}"
+    state = str(paths.config_file) if os.path.exists(paths.config_file) else f"defaults; no {paths.config_file}"
     return Finding("settings", Level.OK, f"settings are valid ({state})")
 
 
@@ -74,7 +74,7 @@ def check_socket_folder(paths: Paths) -> Finding:
 
 def check_disk(paths: Paths) -> Finding:
     """Tell how much room the store has."""
-    folder = next(p for p in (paths.store_dir, *paths.store_dir.parents) if p.exists())
+    folder = _nearest(paths.store_dir)
     try:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
@@ -107,7 +107,7 @@ def check_private(paths: Paths) -> list[Finding]:
 
 def check_writable(paths: Paths) -> Finding:
     """Tell if the daemon will be able to write its store."""
-    folder = next(p for p in (paths.store_dir, *paths.store_dir.parents) if p.exists())
+    folder = _nearest(paths.store_dir)
     if not folder.is_dir():
         return Finding("writable", Level.FAIL, f"{folder} is no folder", "set AKASHIC_HOME to a folder you can use")
     try:
@@ -120,7 +120,7 @@ def check_writable(paths: Paths) -> Finding:
 
 def check_database(paths: Paths) -> Finding:
     """Tell if the database is whole, and of a version that this program reads."""
-    if not paths.database.exists():
+    if not os.path.exists(paths.database):
         return Finding("database", Level.OK, "there is no database yet; the daemon makes it")
     try:
         done = subprocess.run(
@@ -141,7 +141,7 @@ def check_database(paths: Paths) -> Finding:
 
 def check_disk_speed(paths: Paths) -> Finding:
     """Measure how fast the store's disk takes and gives back some megabytes; the SSD tier lives by it."""
-    folder = next(p for p in (paths.store_dir, *paths.store_dir.parents) if p.exists())
+    folder = _nearest(paths.store_dir)
     try:
         if shutil.disk_usage(folder).free < FULL_DISK_BYTES + _PROBE_BYTES:
             return Finding("disk_speed", Level.OK, "the disk is too full to measure its speed")
@@ -153,6 +153,11 @@ def check_disk_speed(paths: Paths) -> Finding:
         to_do = "set AKASHIC_HOME to a faster disk, or `akashic config set cache.ssd_bytes 0`"
         return Finding("disk_speed", Level.WARN, f"{text}; too slow for the SSD tier to pay often", to_do)
     return Finding("disk_speed", Level.OK, text)
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there for us; what may not be looked into isn't."""
+    return next((p for p in (folder, *folder.parents) if os.path.exists(p)), Path(folder.anchor))
 
 
 def _disk_speed(folder: Path) -> tuple[float, float]:
@@ -177,7 +182,7 @@ def check_budgets(paths: Paths) -> list[Finding]:
     """Tell if the tiers are promised more than the machine has."""
     try:
         cache = load(paths.config_file).config.cache
-        folder = next(p for p in (paths.store_dir, *paths.store_dir.parents) if p.exists())
+        folder = _nearest(paths.store_dir)
         usage = shutil.disk_usage(folder)
     except (AkashicError, OSError):
         return [Finding("budgets", Level.WARN, "the tiers' budgets weren't looked at", "fix settings and disk first")]

@@ -178,9 +178,7 @@ def check_clients(paths: Paths, environ: Mapping[str, str] = os.environ) -> list
     for name, url in wanted:
         if tcp is None or urlsplit(url).port != urlsplit(tcp).port:
             where = f"the daemon serves at {tcp}" if tcp else "the daemon serves no TCP"
-            to_do = (
-                "`akashic launch env` prints the right ones" if tcp else "`akashic config set serve.port 8080`, restart"
-            )
+            to_do = f"`akashic launch env` {'prints' if tcp else 'opens a port and prints'} the right ones"
             out.append(Finding("clients", Level.WARN, f"{name} is {url}, but {where}", to_do))
         else:
             out += _wrong_paths(name, url)

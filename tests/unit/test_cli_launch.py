@@ -17,6 +17,7 @@ from akashic_cli.__main__ import main
 from akashic_cli.launch import Agent, Setup, Target, setup
 from akashic_daemon.errors import NotFound, UsageError
 from akashic_daemon.paths import ensure_private_dir, find_paths
+from akashic_daemon.protocol.native import ModelDetail, ModelSummary
 from cli_daemon import FakeDaemon, listening
 
 TARGET = Target("http://127.0.0.1:8642", "s3cret token", "tiny", 8192)
@@ -130,7 +131,22 @@ def test_a_daemon_without_tcp_is_asked_to_listen(
     assert main(["launch", "env"]) == 0
     said = capsys.readouterr()
     assert f"export OPENAI_BASE_URL=http://127.0.0.1:{port}/v1" in said.out.splitlines()
-    assert "config set serve.port" in said.err
+    assert f"config set serve.port {'PORT' if taken else 8642}`" in said.err  # a taken one would end the next start
+    assert ("the port is taken" in said.err) == bool(taken)
+
+
+def test_a_window_that_is_not_known_is_not_told(
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "aider").write_text("not a program")
+    (tmp_path / "aider").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unknown = ModelSummary(name="far", path="http://far", default=True, remote=True, size_bytes=0, window_tokens=None)
+    daemon.details = [ModelDetail(summary=unknown)]
+    assert main(["launch", "aider"]) == UsageError.exit_code
+    said = capsys.readouterr().err
+    assert "None" not in said
+    assert f"error: starting {tmp_path}/aider: Exec format error" in said
 
 
 def test_a_client_that_is_not_installed_and_a_model_that_is_not_there_are_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import akashic_cli
 from akashic_cli import autostart
 from akashic_cli.__main__ import main, report
 from akashic_cli.client import Client
-from akashic_daemon.errors import StoreUnwritable
+from akashic_daemon.errors import DaemonUnhealthy, StoreUnwritable
 from akashic_daemon.paths import find_paths
 from akashic_daemon.process.lifecycle import only_daemon
 
@@ -150,6 +151,19 @@ def test_a_daemon_that_hangs_is_found_by_its_lock_without_being_asked(home: Path
     hanging = cast(Client, SimpleNamespace(get=lambda _path: pytest.fail("it was asked")))
     with only_daemon(paths):
         assert autostart.find_pid(hanging, paths) == os.getpid()
+
+
+def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_none(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", lambda *_: refuse())
+    assert main(["daemon", "stop"]) == DaemonUnhealthy.exit_code
+    said = capsys.readouterr().err
+    assert "Permission denied" in said
+    assert "no daemon" not in said
 
 
 def test_home_on_the_command_line_is_the_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import socket
 import sqlite3
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -180,7 +182,7 @@ def variable_that_leads_nowhere(_: Paths, patch: pytest.MonkeyPatch) -> None:
         (slow_disk, "disk_speed", Level.WARN, "faster disk"),
         (taken_port, "port", Level.FAIL, "serve.port"),
         (service_of_another_place, "service", Level.WARN, "akashic daemon install"),
-        (variable_that_leads_nowhere, "clients", Level.WARN, "serve.port"),
+        (variable_that_leads_nowhere, "clients", Level.WARN, "akashic launch env"),
     ],
 )
 def test_a_planted_fault_is_found_with_its_mend(
@@ -202,6 +204,20 @@ def test_a_store_that_can_t_be_written_is_found(paths: Paths, monkeypatch: pytes
     monkeypatch.setattr("akashic_cli.doctor.home.tempfile.TemporaryFile", refuse)
     found = home.check_writable(paths)
     assert (found.level, "Permission denied" in found.text) == (Level.FAIL, True)
+
+
+def test_a_home_that_may_not_be_looked_into_ends_in_findings(
+    paths: Paths, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, really = paths.store_dir.parent, os.stat
+
+    def stat(path: str | Path, **options: Any) -> os.stat_result:
+        if closed in Path(path).parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert "Permission denied" in next(f.text for f in diagnose() if f.level is Level.FAIL)
 
 
 def test_a_daemon_of_another_version_or_without_its_model_is_found(
