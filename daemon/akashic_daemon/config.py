@@ -138,7 +138,7 @@ class CacheSection(_Section):
     )
     kv_storage: Literal["as_computed", "q8"] = Field(
         "as_computed",
-        description="How KV is kept outside of the engine. q8 halves its bytes, and changes its values a little.",
+        description="How KV is kept outside of the engine. q8 halves its bytes, and changes its values a little. KV kept the other way is not used.",
     )
     policy: str = Field(
         "none", description="Cache policy of API requests that name none, e.g. tool-rolling-drop:keep=4."

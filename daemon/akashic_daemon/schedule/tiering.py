@@ -23,6 +23,7 @@ from akashic_daemon.program.path import Path
 from akashic_daemon.program.ranges import Ranges, intersect, size, subtract, union
 from akashic_daemon.program.route import Route
 from akashic_daemon.tiers.arena import Arena
+from akashic_daemon.tiers.block import stored_fingerprint
 from akashic_daemon.tiers.catalogue import Catalogue, Piece, stored_ranges
 from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.exporter import Exporter, Trail
@@ -132,10 +133,10 @@ class Tiering:
             logger.warning("the KV of %s stays in the engine: %s", engine.model.name, error)
             return
         count = max(2, min(8, _STAGING_BYTES // block_bytes))
-        catalogue = Catalogue(engine.model.fingerprint)
+        catalogue = Catalogue(stored_fingerprint(engine.model.fingerprint, settings.storage))
         arena = Arena(settings.ram_bytes_beside(engine), slot_bytes)
         outgoing, incoming = Staging(count, block_bytes), Staging(count, block_bytes)
-        costs = settings.make_costs(engine.model.fingerprint)
+        costs = settings.make_costs(catalogue.fingerprint)
         mover.call(lambda: mover.serve(catalogue, arena, outgoing, incoming, costs), priority=Priority.LAST)
         self._engine, self._catalogue, self.problem = engine, catalogue, None
         self.bind(index)

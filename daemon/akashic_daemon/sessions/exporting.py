@@ -31,7 +31,7 @@ from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.store.traces import pack
 from akashic_daemon.tier_service.service import TierService
 from akashic_daemon.tiers.adopt import payload_of
-from akashic_daemon.tiers.block import Block, to_label
+from akashic_daemon.tiers.block import Block, stored_fingerprint, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.exporter import Exporter
 from akashic_daemon.tiers.jobs import Priority
@@ -161,10 +161,10 @@ class SessionExport:
         engine = self._homes.loop.engine
         if engine is not None and engine.model.fingerprint == known.fingerprint:
             return await self._homes.host.on_engine_thread(lambda: self._of_loaded(known))
-        mover = self._homes.tiers.mover
+        mover, storage = self._homes.tiers.mover, self._homes.tiers.settings.storage
         if not self._homes.tiers.is_wanted:
             raise EngineError(f"its model, {known.model}, isn't loaded, and no tier below the engine is on")
-        return await on_mover(mover, lambda: _of_disk(mover, known), Priority.PREFETCH), None
+        return await on_mover(mover, lambda: _of_disk(mover, known, storage), Priority.PREFETCH), None
 
     def _of_loaded(self, known: Known) -> tuple[Sequence[Block], Callable[[Block], bytes | None] | None]:
         loop = self._homes.loop
@@ -174,7 +174,8 @@ class SessionExport:
         exporter = loop.tiering.exporter
         if exporter is None:
             storage = self._homes.tiers.settings.storage
-            exporter = Exporter(engine, index, Catalogue(known.fingerprint), self._homes.tiers.mover, storage)
+            catalogue = Catalogue(stored_fingerprint(known.fingerprint, storage))
+            exporter = Exporter(engine, index, catalogue, self._homes.tiers.mover, storage)
         path = known.trace.path
         key = index.ops.key(path)
         borders = list(itertools.accumulate(length for _, length in known.runs))
@@ -193,14 +194,14 @@ class SessionExport:
         return blocks, copy_now
 
 
-def _of_disk(mover: Mover, known: Known) -> list[Block]:
+def _of_disk(mover: Mover, known: Known, storage: str) -> list[Block]:
     """Return the blocks that the disk has of a path of a model that isn't loaded. Raises StoreError."""
     if mover.ssd is None:
         raise StoreError(f"its model, {known.model}, isn't loaded, and there is no disk to read its KV from")
     mover.flush_writes()
     table = OpTable()
-    catalogue = Catalogue(known.fingerprint)
-    catalogue.load((s.key, s.label, s.size_bytes) for s in mover.ssd.labels(known.fingerprint))
+    catalogue = Catalogue(stored_fingerprint(known.fingerprint, storage))
+    catalogue.load((s.key, s.label, s.size_bytes) for s in mover.ssd.labels(catalogue.fingerprint))
     pieces = catalogue.walk(table.key(known.trace.path), table)
     return [piece.block for piece in pieces if piece.count == len(piece.block.tokens)]
 

@@ -23,7 +23,7 @@ from akashic_daemon.sessions.traces import Known, Traces
 from akashic_daemon.store.blocks.check import Finding
 from akashic_daemon.tier_service.report import report
 from akashic_daemon.tier_service.service import TierService
-from akashic_daemon.tiers.block import Block
+from akashic_daemon.tiers.block import Block, stored_fingerprint
 from akashic_daemon.tiers.jobs import Priority
 from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.removal import Choice, Gone, forget, prune, rename, verify, would_prune
@@ -110,7 +110,7 @@ class TierUpkeep:
                     "pruning the blocks of other models: no model is loaded, so which are others isn't known",
                     hint="send a request first, or prune by --unused or --to",
                 )
-            other_than = engine.model.fingerprint
+            other_than = stored_fingerprint(engine.model.fingerprint, self._tiers.settings.storage)
         choice = Choice(request.everything, request.unused_for_s, other_than, request.to_bytes)
         mover = self._mover
         work = would_prune if request.dry_run else prune

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from akashic_daemon.errors import StoreError
 from akashic_daemon.store.blocks.record import Found
-from akashic_daemon.tiers.block import Block, block_key, from_label, to_label
+from akashic_daemon.tiers.block import Block, block_key, from_label, stored_otherwise, to_label
 from akashic_daemon.tiers.catalogue import Catalogue
 from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.ssd import Outgoing, Refused
@@ -68,8 +68,10 @@ class Adoption:
         except StoreError:
             return "damaged"
         parent = (self._of.get(parent_key) or self._catalogue.get(parent_key)) if parent_key else None
-        if block_key(self._catalogue.fingerprint, parent_key or None, block.ops, block.tokens) != key:
-            return "damaged"
+        named = (parent_key or None, block.ops, block.tokens)
+        if block_key(self._catalogue.fingerprint, *named) != key:
+            others = (block_key(other, *named) for other in stored_otherwise(self._catalogue.fingerprint))
+            return "stored_otherwise" if key in others else "damaged"
         if parent_key and parent is None:
             return "parent_missing"
         if block.first != (parent.end if parent is not None else 0):

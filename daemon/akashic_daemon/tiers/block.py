@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from akashic_daemon.cache.keys import OpTable, marker_places
+from akashic_daemon.engine.base import AS_COMPUTED, STORAGES
 from akashic_daemon.errors import BadRequest, StoreError
 from akashic_daemon.program.active import ActiveCache
 from akashic_daemon.program.path import Op, PlacedOp, op_from_json, op_to_json
@@ -95,6 +96,17 @@ def stretches(key: array[int], table: OpTable) -> Iterator[Stretch]:
             end = min(end, at + state.inserting)
         yield Stretch(tuple(ops), state.next_index, state.position, key[at:end])
         state, ops, at = state.append(end - at), [], end
+
+
+def stored_fingerprint(fingerprint: str, storage: str) -> str:
+    """Return what takes part in the names of a model's blocks: KV stored in eight bits has other values than what is computed."""
+    return fingerprint if storage == AS_COMPUTED else f"{fingerprint}|{storage}"
+
+
+def stored_otherwise(fingerprint: str) -> Iterator[str]:
+    """Yield what takes part in the names of the same model's blocks where they are stored in the other ways."""
+    model = fingerprint.partition("|")[0]
+    return (other for other in (stored_fingerprint(model, s) for s in STORAGES) if other != fingerprint)
 
 
 def block_key(fingerprint: str, parent: str | None, ops: tuple[Op, ...], tokens: array[int]) -> str:

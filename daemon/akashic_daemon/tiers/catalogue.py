@@ -77,7 +77,7 @@ class _Step:
 
 
 class Catalogue:
-    """The blocks of one fingerprint."""
+    """The blocks of one fingerprint (`block.stored_fingerprint`: how KV is stored is part of it)."""
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
