@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests share: a private home, models, and the shared sample data."""
+"""Fixtures that several folders of tests share: a private home, models, an SSD tier, and the shared sample data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from akashic_daemon.tiers.ssd import SsdTier
+from ssd_tiers import TwoClocks, open_tier
 
 _PROJECT = Path(__file__).resolve().parent.parent
 
@@ -58,3 +61,17 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("there is no ../shared/data")
     return path
+
+
+@pytest.fixture
+def clock() -> TwoClocks:
+    """The clocks of `tier`."""
+    return TwoClocks()
+
+
+@pytest.fixture
+def tier(tmp_path: Path, clock: TwoClocks) -> Iterator[SsdTier]:
+    """An empty SSD tier."""
+    tier = open_tier(tmp_path, clock)
+    yield tier
+    tier.close()

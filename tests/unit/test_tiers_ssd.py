@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from akashic_daemon.store.blocks.record import Found, MissReason
 from akashic_daemon.tiers.ssd import Refused, SsdTier, Stored, open_ssd
 from block_stores import CountingFiles, payload
 from ssd_tiers import BUDGET, SIZE, TwoClocks, block, blocks, found, fresh, have, open_tier
-
-
-@pytest.fixture
-def clock() -> TwoClocks:
-    return TwoClocks()
-
-
-@pytest.fixture
-def tier(tmp_path: Path, clock: TwoClocks) -> Iterator[SsdTier]:
-    tier = open_tier(tmp_path, clock)
-    yield tier
-    tier.close()
-
 
 # -- what goes in comes out --------------------------------------------------------------------------------------
 

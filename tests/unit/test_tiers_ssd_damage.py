@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,19 +15,6 @@ from akashic_daemon.store.blocks.record import Miss, MissReason
 from akashic_daemon.tiers.ssd import SsdTier, tier_problem
 from block_stores import payload
 from ssd_tiers import BUDGET, SIZE, TwoClocks, block, blocks, found, fresh, have, open_tier
-
-
-@pytest.fixture
-def clock() -> TwoClocks:
-    return TwoClocks()
-
-
-@pytest.fixture
-def tier(tmp_path: Path, clock: TwoClocks) -> Iterator[SsdTier]:
-    tier = open_tier(tmp_path, clock)
-    yield tier
-    tier.close()
-
 
 # -- damage ------------------------------------------------------------------------------------------------------
 
@@ -230,3 +217,16 @@ def test_an_empty_folder_that_vanishes_in_use_is_no_crash(tmp_path: Path, clock:
     assert tier.stats().unavailable is tier.unavailable
     assert [type(m) for m in tier.read(["zz"], fresh)] == [Miss]
     tier.close()
+
+
+def test_an_index_that_another_process_keeps_locked_is_a_miss_and_no_error(tier: SsdTier) -> None:
+    tier.write(blocks("a", 1))
+    locked = Conflict("reading blocks.sqlite: another process is writing to it")
+    with mock.patch.object(tier._store.database, "_translated", side_effect=locked):
+        assert found(tier, ["a0"]) == {"a0": MissReason.UNREADABLE}
+        miss = tier._store.get("a0")
+        assert isinstance(miss, Miss)
+        assert miss.reason is MissReason.UNREADABLE
+        assert tier.unavailable is locked
+    assert found(tier, ["a0"]) == {"a0": payload("a0", SIZE)}
+    assert tier.unavailable is None

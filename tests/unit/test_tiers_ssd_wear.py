@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from akashic_daemon.tiers.ssd import Refused, SsdTier
+from akashic_daemon.tiers.ssd import Refused
 from akashic_daemon.tiers.wear import DAY_S
 from block_stores import payload
 from ssd_tiers import SIZE, TwoClocks, block, blocks, found, open_tier
-
-
-@pytest.fixture
-def clock() -> TwoClocks:
-    return TwoClocks()
-
-
-@pytest.fixture
-def tier(tmp_path: Path, clock: TwoClocks) -> Iterator[SsdTier]:
-    tier = open_tier(tmp_path, clock)
-    yield tier
-    tier.close()
-
 
 # -- the daily budget --------------------------------------------------------------------------------------------
 

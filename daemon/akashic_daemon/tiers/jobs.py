@@ -98,7 +98,7 @@ class JobThread:
 
     def _run(self) -> None:
         lower_priority()
-        self._begin()
+        self._guarded(self._begin)
         while True:
             _, _, work = self._jobs.get()
             if work is None:
@@ -129,4 +129,4 @@ class JobThread:
         try:
             work()
         except Exception:
-            logger.exception("a move between the tiers failed by a bug")
+            logger.exception("the tiers' thread met a bug")

@@ -94,8 +94,7 @@ class Mover(JobThread):
 
     def serve(self, catalogue: Catalogue, arena: Arena, outgoing: Staging, incoming: Staging, costs: Costs) -> None:
         """Go over to another model's blocks and take in what the disk has of them; call it with Priority.LAST."""
-        while self._to_write:
-            self._write_batch()
+        self.flush_writes()
         self.leave()
         self.catalogue, self.arena, self.costs = catalogue, arena, costs
         self.outgoing, self.incoming = outgoing, incoming

@@ -238,7 +238,7 @@ class SsdTier:
             reads = self._store.read(
                 wanted, lambda entry: into(entry.key, entry.size_bytes), by_place=True, sweep_bytes=sweep_bytes
             )
-        except StoreError as error:
+        except AkashicError as error:
             self._read_error = error
             self._say()
             yield from (Miss(key, MissReason.UNREADABLE, str(error)) for key in wanted)

@@ -250,7 +250,7 @@ class BlockStore:
         try:
             with self.database.reading() as c:
                 row = index.by_key(c, key)
-        except StoreError as error:
+        except AkashicError as error:
             self.unavailable = error
             return Miss(key, MissReason.UNREADABLE, str(error))
         if row is None:
