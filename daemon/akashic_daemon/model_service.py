@@ -69,7 +69,7 @@ class ModelService:
         """Return the longest context a model serves: exact when it is loaded, else by its header and the settings."""
         if model.remote is not None:
             return model.remote.window_tokens or None
-        engine = self._host.peek(model.name)
+        engine = self._host.peek(model)
         if engine is not None:
             return engine.model.window_tokens
         try:
@@ -88,7 +88,7 @@ class ModelService:
             path=_place(model),
             size_bytes=model.size_bytes,
             default=model.name == default,
-            loaded=model.name == self._host.loaded,
+            loaded=self._host.peek(model) is not None,
             embedded=model.embedded,
             remote=model.remote is not None,
             problem=None if model.remote is not None or model.path.exists() else "the file is gone",
@@ -103,7 +103,7 @@ class ModelService:
         summary = self._summary(model, await self._default_name())
         if model.remote is not None:
             return _remote_detail(model.remote, summary)
-        engine = await self._host.peek_settled(model.name)
+        engine = await self._host.peek_settled(model)
         return await self._unloaded(model, summary) if engine is None else self._loaded(engine, summary)
 
     async def _unloaded(self, model: KnownModel, summary: native.ModelSummary) -> native.ModelDetail:

@@ -104,6 +104,24 @@ def test_a_listed_window_keeps_to_the_settings(home: Path, tmp_path: Path, setti
     with_client(home, check, **{setting: value})
 
 
+def test_a_name_that_stands_for_another_file_now_is_not_shown_as_what_is_loaded(home: Path, tmp_path: Path) -> None:
+    old = write_tiny_gguf(tmp_path / "old.gguf", shape=Shape(window=700))
+    new = write_tiny_gguf(tmp_path / "new.gguf", shape=Shape(window=777))
+
+    async def check(client: httpx.AsyncClient, service: Service, _loads: Loads) -> None:
+        await client.post(MODELS, json={"path": str(old), "name": "tiny"})
+        await answer(service, ask(user("hi"), model="tiny"))
+        assert (await client.get(f"{MODELS}/tiny")).json()["summary"]["loaded"] is True
+        await client.delete(f"{MODELS}/tiny")
+        await client.post(MODELS, json={"path": str(new), "name": "tiny"})
+        shown = (await client.get(f"{MODELS}/tiny")).json()
+        assert (shown["summary"]["path"], shown["summary"]["loaded"]) == (str(new), False)
+        assert (shown["window_tokens"], shown["capabilities"]) == (777, {})
+        assert (await client.get("/v1/models/tiny")).json()["max_model_len"] == 777
+
+    with_client(home, check)
+
+
 def test_showing_another_model_keeps_the_loaded_one_and_what_it_computed(home: Path, tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", shape=Shape(window=777))
 

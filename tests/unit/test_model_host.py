@@ -113,7 +113,7 @@ def test_a_load_that_meets_a_bug_is_told_as_failed_and_nothing_of_it_is_kept() -
         with pytest.raises(RuntimeError, match="out of memory"):
             await host.acquire(A)
         assert (host.state.state, host.state.detail) == ("failed", "CUDA out of memory")
-        assert await host.peek_settled("a") is None
+        assert await host.peek_settled(A) is None
         assert host._loading is None
 
     with_host(check, bug)

@@ -245,8 +245,10 @@ class ModelHost:
 
     def _has(self, model: KnownModel) -> bool:
         """Tell if a model is loaded, from the files that it stands for now: a name may get others, and a file new weights."""
-        is_named = (self._name, self._path) == (model.name, model.path)
-        return is_named and self._loop.engine is not None and not have_changed(self._files)
+        return self.peek(model) is not None and not have_changed(self._files)
+
+    def _is_named(self, model: KnownModel) -> bool:
+        return (self._name, self._path) == (model.name, model.path)
 
     async def _have(self, model: KnownModel) -> None:
         """Load a model unless it is there. A load goes on to its end though who asked for it leaves: who asks again finds it."""
@@ -318,15 +320,15 @@ class ModelHost:
         if isinstance(self._builder, PromptBuilder):
             self._builder.forget_texts()
 
-    def peek(self, name: str) -> Engine | None:
+    def peek(self, model: KnownModel) -> Engine | None:
         """Return the engine if it has that model now, to read what it says of itself; None otherwise."""
-        return self._loop.engine if self._name == name else None
+        return self._loop.engine if self._is_named(model) else None
 
-    async def peek_settled(self, name: str) -> Engine | None:
+    async def peek_settled(self, model: KnownModel) -> Engine | None:
         """Do the same after a load that is under way has ended."""
         async with self._lock:
             await self._loaded()
-            return self.peek(name)
+            return self.peek(model)
 
     async def _load(self, model: KnownModel) -> None:
         self._name, self._builder = None, None
