@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from akashic_daemon.errors import StoreUnwritable
 from akashic_daemon.memory import chunks, ingest, reconcile
+from akashic_daemon.memory import extents as extents_module
 from akashic_daemon.memory.extents import ChunkExtents, open_extents
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.store.blocks.check import check
@@ -62,6 +65,24 @@ def test_a_dropped_chunk_is_in_no_file_and_the_others_stand(extents: ChunkExtent
     extents.drop("user", [1, 3, 99])
     assert not in_files(tmp_path, "Quasimodo")
     assert words(extents.read("user", 2)).startswith("the parrot Esmeralda")
+
+
+def test_text_whose_wiping_failed_is_wiped_by_the_next_removal_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extents = open_extents(tmp_path / "memory", SystemClock(), extent_bytes=EXTENT_BYTES)
+    keep(extents, 1, "the parrot Quasimodo " * 300)
+    keep(extents, 2, "the parrot Esmeralda " * 300)
+    with monkeypatch.context() as patched:
+        patched.setattr(extents_module, "compact", Mock(side_effect=StoreUnwritable("writing: the disk is full")))
+        with pytest.raises(StoreUnwritable):
+            extents.drop("user", [1])
+    extents.close()
+    extents = open_extents(tmp_path / "memory", SystemClock(), extent_bytes=EXTENT_BYTES)
+    extents.drop("user", [1])
+    assert not in_files(tmp_path, "Quasimodo")
+    assert words(extents.read("user", 2)).startswith("the parrot Esmeralda")
+    extents.close()
 
 
 def paired(extents: ChunkExtents, count: int) -> dict[int, list[int]]:

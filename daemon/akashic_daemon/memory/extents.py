@@ -92,7 +92,7 @@ class ChunkExtents:
         return bytes(found.payload) if isinstance(found, Found) else None
 
     def drop(self, namespace: str, chunk_ids: Iterable[int]) -> None:
-        """Remove chunks; when it returns, no file of the store has their text."""
+        """Remove chunks; when it returns, no file of the store has their text, nor that of what was removed before."""
         keys = self._keys(namespace)
         gone = {chunk_id: keys[chunk_id] for chunk_id in chunk_ids if chunk_id in keys}
         if gone:
@@ -100,7 +100,8 @@ class ChunkExtents:
             for chunk_id, (_, size_bytes) in gone.items():
                 del keys[chunk_id]
                 self._bytes[namespace] -= size_bytes
-            compact(self._store)
+        # Also when nothing goes: a crash or a full disk may have come between the last removal and its wiping.
+        compact(self._store)
 
     def chunks(self, namespace: str) -> set[int]:
         """Return which chunks of a namespace are stored."""

@@ -177,7 +177,8 @@ def _keep_some_whole(memory: Memory) -> bool:
     for namespace in memory.store.namespaces():
         done = {chunk.id for chunk in memory.store.chunks_of(namespace) if chunk.reconciled_at_s is not None}
         there = memory.extents.chunks(namespace)
-        memory.extents.drop(namespace, there - done)
+        if stale := there - done:
+            memory.extents.drop(namespace, stale)
         missing = sorted(done - there)
         for chunk_id in missing[:_AT_ONCE]:
             reconcile.keep_whole(memory, namespace, chunk_id)
