@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from akashic_daemon.errors import StoreUnwritable
 from akashic_daemon.memory import candidates, scoring
 from akashic_daemon.memory import postings as postings_module
 from akashic_daemon.memory.index import NamespaceIndex, signs_of
@@ -204,11 +206,25 @@ def test_a_long_message_is_kept_in_parts_and_its_end_is_found(memory: Memory, be
     assert [memory.store.sources_of(i)[0].reference for i in added.turn_ids[:2]] == ["m1", "m1#2"]
 
 
-def test_a_budget_is_kept(memory: Memory) -> None:
-    memory.add("user", "s1", said(*FACTS))
-    spans = memory.search_within(["user"], "parrot tyre coffee", 12)
-    assert spans
-    assert sum(span.turn.length_tokens for span in spans) <= 12
+def test_turns_that_a_full_disk_left_without_vectors_are_found_once_they_are_added_again(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.add("user", "s1", said(FACTS[0]))
+    with monkeypatch.context() as patched:
+        patched.setattr(memory.store, "put_vectors", Mock(side_effect=StoreUnwritable("writing: the disk is full")))
+        with pytest.raises(StoreUnwritable):
+            memory.add("user", "s1", said(*FACTS))
+    assert memory.add("user", "s1", said(*FACTS)).new_ids == ()
+    assert memory.search(["user"], "flat tyres", limit=1)[0].turn.text == FACTS[2]
+    assert weights_of(memory)._turns == len(FACTS)
+
+
+def test_as_many_are_found_as_are_asked_for_though_others_that_fit_were_said_later(memory: Memory) -> None:
+    early = [Said("Ann", f"the parrot eats, {n} times", f"e{n}", 100.0 + n) for n in range(3)]
+    late = [Said("Ann", f"parrot {n}", f"l{n}", 200.0 + n) for n in range(30)]
+    memory.add("user", "s1", [*early, Said("Ann", "the parrot sleeps", "u"), *late])
+    found = memory.search(["user"], "parrot", limit=4, asked_at_s=150.0)
+    assert {span.turn.text for span in found} == {*(one.text for one in early), "the parrot sleeps"}
 
 
 def test_a_question_without_any_known_word_breaks_nothing(memory: Memory) -> None:

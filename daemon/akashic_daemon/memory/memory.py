@@ -21,9 +21,6 @@ from akashic_daemon.memory.meaning import TokenWeights
 from akashic_daemon.store.memory.rows import Added, Forgotten, IndexRow, NewTurn, Turn, storable
 from akashic_daemon.store.memory.store import MemoryStore
 
-_MOST_SPANS = 128
-"""So many of the best are tried when spans fill a budget."""
-
 LONGEST_TURN = 4096
 """Characters of a turn: about 1,000 tokens, so that what is found can fit a budget."""
 
@@ -83,7 +80,8 @@ class Memory:
     ) -> list[Span]:
         """Return the turns that fit a question best, of all the namespaces, the best first.
 
-        asked_at_s: from when "last week" and the like count; by default from each namespace's newest turn.
+        asked_at_s: what was said later isn't found, and "last week" and the like count from then; by default from each
+        namespace's newest turn.
         """
         found: list[tuple[float, int, dict[str, float]]] = []
         for namespace in namespaces:
@@ -91,16 +89,6 @@ class Memory:
         found.sort(key=lambda hit: (-hit[0], hit[1]))
         turns = self.store.turns([turn_id for _, turn_id, _ in found[:limit]])
         return [Span(turns[turn_id], score, parts) for score, turn_id, parts in found[:limit] if turn_id in turns]
-
-    def search_within(self, namespaces: Sequence[str], question: str, budget_tokens: int) -> list[Span]:
-        """Return the best turns that together fit a budget; what doesn't fit is passed over."""
-        left = budget_tokens
-        chosen = []
-        for span in self.search(namespaces, question, limit=_MOST_SPANS):
-            if span.turn.length_tokens <= left:
-                chosen.append(span)
-                left -= span.turn.length_tokens
-        return chosen
 
     def forget(self, turn_ids: Iterable[int]) -> Forgotten:
         """Remove turns with all that was derived from them, from the store and from every index."""
@@ -119,8 +107,7 @@ class Memory:
             return self.store.forget(ids)
         finally:
             for namespace in touched:
-                self._indexes.pop(namespace, None)
-                self._weights.pop(namespace, None)
+                self._drop_index(namespace)
 
     @property
     def index_bytes(self) -> int:
@@ -130,12 +117,7 @@ class Memory:
     def index(self, namespace: str) -> NamespaceIndex:
         """Return a namespace's index, up to date with the store. Raises NotFound."""
         if namespace not in self._indexes:
-            try:
-                self._follow(namespace)
-            except NotFound:  # an empty index would pass for the one of a namespace that there is
-                self._indexes.pop(namespace, None)
-                self._weights.pop(namespace, None)
-                raise
+            self._follow(namespace)
         return self._indexes[namespace]
 
     def query(self, namespace: str, question: str, asked_at_s: float | None = None) -> scoring.Query:
@@ -163,6 +145,8 @@ class Memory:
             return []
         query = self.query(namespace, question, asked_at_s)
         rows = candidates.find(index, query, max(candidates.CLOSE_LOOKS, limit))
+        if asked_at_s is not None:
+            rows = rows[~(index.event_at_s[rows] > asked_at_s)]  # without a known time it may have been said before
         parts = scoring.features(index, query, rows) * scoring.WEIGHTS
         scores = parts.sum(axis=1)
         best = np.argsort(-scores, kind="stable")[:limit]
@@ -176,10 +160,22 @@ class Memory:
         ]
 
     def _follow(self, namespace: str, texts: Mapping[int, str] = MappingProxyType({})) -> None:
-        """Bring the index up to date; embed what has no vector yet, and everything when the weights are stale.
+        """Bring the index up to date, or drop it when that fails: what lacks turns would pass for one that has all.
 
         texts: of turns, so that these aren't read again.
         """
+        try:
+            self._read_on(namespace, texts)
+        except BaseException:
+            self._drop_index(namespace)
+            raise
+
+    def _drop_index(self, namespace: str) -> None:
+        self._indexes.pop(namespace, None)
+        self._weights.pop(namespace, None)
+
+    def _read_on(self, namespace: str, texts: Mapping[int, str]) -> None:
+        """Append new turns; embed what has no vector yet, and everything when the weights are stale."""
         name = self._embedder.name
         index = self._indexes.setdefault(namespace, NamespaceIndex(self._embedder.dimensions))
         if namespace not in self._weights:

@@ -40,8 +40,6 @@ def search(
 ) -> list[Found]:
     """Return what fits a question best, the best first. What was said after `now_s` isn't found; times count from it."""
     spans = memory.search(namespaces, query, limit=limit, asked_at_s=now_s)
-    if now_s is not None:
-        spans = [span for span in spans if span.turn.event_at_s is None or span.turn.event_at_s <= now_s]
     if budget_tokens is not None:
         spans = _fitting(spans, budget_tokens, 0)
     return [
