@@ -17,6 +17,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from akashic_cli.client import connect, segment
+from akashic_cli.render.memory import when
 from akashic_daemon import __version__
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.memory.recalled import marked
@@ -112,7 +113,7 @@ class Tools:
         """List the conversations that this machine keeps, the newest first."""
         with self._daemon() as client:
             found = SessionList.model_validate(client.get("/sessions")).sessions[:limit]
-        lines = [f"{s.session}\t{s.messages} messages\t{_date(s.updated_at_s)}\t{s.title}" for s in found]
+        lines = [f"{s.session}\t{s.messages} messages\t{when(s.updated_at_s)}\t{s.title}" for s in found]
         return "\n".join(lines) or "There are no sessions."
 
     def session_show(
@@ -170,11 +171,7 @@ def _fitting(texts: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _turn_line(turn: TurnView) -> str:
-    return f"[{turn.id}, {_date(turn.event_at_s)}, {turn.speaker}, {turn.source}] {turn.text}"
-
-
-def _date(at_s: float | None) -> str:
-    return "time unknown" if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+    return f"[{turn.id}, {when(turn.event_at_s)}, {turn.speaker}, {turn.source}] {turn.text}"
 
 
 def _message(view: MessageView) -> str:

@@ -113,9 +113,9 @@ def print_card(card: ChunkCard) -> None:
 def print_history(found: History) -> None:
     """Print where something comes from."""
     for turn in found.turns[:_SHOWN_TURNS]:
-        print(f"{turn.id} {_when(turn.event_at_s)} {printable(turn.speaker)}: {_short(turn.text)}")
+        print(f"{turn.id} {when(turn.event_at_s)} {printable(turn.speaker)}: {_short(turn.text)}")
         for origin in turn.origins:
-            print(f"    said in {printable(origin.source)} ({_when(origin.event_at_s)}), {printable(origin.reference)}")
+            print(f"    said in {printable(origin.source)} ({when(origin.event_at_s)}), {printable(origin.reference)}")
     if len(found.turns) > _SHOWN_TURNS:
         print(f"… and {count(len(found.turns) - _SHOWN_TURNS)} more turns")
     _print_versions(found.versions)
@@ -127,7 +127,7 @@ def print_found(found: Sequence[TurnView], *, explain: bool) -> None:
     """Print what a search found."""
     for turn in found:
         score = 0.0 if turn.score is None else turn.score
-        print(f"{turn.id}  {score:6.2f}  {_when(turn.event_at_s)}  {printable(turn.source)}  {turn.namespace}")
+        print(f"{turn.id}  {score:6.2f}  {when(turn.event_at_s)}  {printable(turn.source)}  {turn.namespace}")
         print(f"    {printable(turn.speaker)}: {_short(turn.text)}")
         if explain:
             parts = sorted(turn.parts.items(), key=lambda part: -abs(part[1]))
@@ -138,7 +138,7 @@ def print_found(found: Sequence[TurnView], *, explain: bool) -> None:
 def print_forgotten(done: Forgotten) -> None:
     """Print what went, or would go."""
     for turn in done.turns:
-        print(f"{turn.id}  {_when(turn.event_at_s)}  {printable(turn.speaker)}: {_short(turn.text)}")
+        print(f"{turn.id}  {when(turn.event_at_s)}  {printable(turn.speaker)}: {_short(turn.text)}")
     if not done.turns:
         say("nothing in memory is like that, so nothing is forgotten; `akashic mem search` shows turns with their ids")
         return
@@ -190,7 +190,7 @@ def print_stats(stats: MemoryStats) -> None:
 def _print_turns(turns: Sequence[TurnView]) -> None:
     print("\nturns")
     for turn in turns:
-        said = f"  {turn.id} {_when(turn.event_at_s)} {printable(turn.source)}, {printable(turn.speaker)}:"
+        said = f"  {turn.id} {when(turn.event_at_s)} {printable(turn.source)}, {printable(turn.speaker)}:"
         print(f"{said} {_indented(turn.text)}")
 
 
@@ -207,7 +207,7 @@ def _print_records(records: Sequence[RecordView]) -> None:
         print("\nstatements")
     for record in records:
         mark = "" if record.is_current else " (superseded)"
-        print(f"  {record.id} {_when(record.event_at_s)} {_indented(record.text)}{mark}  [{' '.join(record.turns)}]")
+        print(f"  {record.id} {when(record.event_at_s)} {_indented(record.text)}{mark}  [{' '.join(record.turns)}]")
 
 
 def _print_relations(relations: Sequence[RelationView]) -> None:
@@ -226,7 +226,8 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _when(at_s: float | None) -> str:
+def when(at_s: float | None) -> str:
+    """Return a time as a clock here shows it: of what was said, whatever number its record has for a time."""
     if at_s is None:
         return "undated"
     try:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from akashic_daemon.errors import BadRequest, NotFound, TranscriptError
-from akashic_daemon.memory.answers import Selector
+from akashic_daemon.memory.answers import Remembered, Selector
 from akashic_daemon.memory.memory import Said
 from akashic_daemon.memory.recalled import CLOSING, marked, without_recalled
 from akashic_daemon.memory_service.service import MemoryService
@@ -158,6 +158,25 @@ async def test_a_broken_line_is_named_and_those_before_it_are_in(tmp_path: Path)
 
 
 @awaited
+async def test_importing_nothing_makes_no_file(tmp_path: Path) -> None:
+    memory = service(tmp_path)
+    assert await memory.import_(stream(["", "\n"])) == Remembered((), ())
+    with pytest.raises(TranscriptError, match="line 1"):
+        await memory.import_(stream(["{"]))
+    await memory.close()
+    assert not paths(tmp_path).memory_database.exists()
+
+
+@pytest.mark.parametrize("at_s", [1e17, 1.7e12, -1e13])
+@awaited
+async def test_what_has_a_time_that_no_calendar_has_is_recalled_without_a_day(tmp_path: Path, at_s: float) -> None:
+    memory = service(tmp_path)
+    await memory.add("user", said(*FACTS, at_s=at_s), session="s1")
+    assert f"- Ann: {FACTS[0]}\n" in (await memory.recall("the parrot and the mangoes")).text + "\n"
+    await memory.close()
+
+
+@awaited
 async def test_what_searches_returned_is_noted_without_what_was_asked(tmp_path: Path) -> None:
     memory = service(tmp_path)
     await memory.add("user", said(*FACTS), session="s1")
@@ -183,6 +202,9 @@ async def test_a_wrong_supersession_is_taken_back(tmp_path: Path) -> None:
     assert all(record.is_current for record in (await memory.chunk(chunk.id)).records)
     with pytest.raises(NotFound, match="it doesn't"):
         await memory.keep_both(f"r{new.id}", f"r{old.id}")
+    for other, kind in ((f"t{old.id}", "turn"), (f"c{old.id}", "chunk")):
+        with pytest.raises(BadRequest, match=f"it is a {kind}'s"):
+            await memory.keep_both(f"r{new.id}", other)
     told = await memory.history(f"r{old.id}")
     assert [turn.text for turn in told.turns] == ["I live in Lyon."]
     await memory.close()

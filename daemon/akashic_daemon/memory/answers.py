@@ -10,6 +10,7 @@ from akashic_daemon.memory.extents import Place
 from akashic_daemon.store.memory.rows import Chunk, ChunkVersion, Forgotten, Record, RecordRelation, Source, Turn
 
 _REFERENCE = re.compile(r"(?P<kind>[tcr])(?P<number>[1-9]\d{0,17})")
+_KINDS = {"t": "turn", "c": "chunk", "r": "record"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,17 @@ def parse_reference(text: str) -> Reference:
             hint="write t12 for a turn, c3 for a chunk, r5 for a record; `akashic mem inspect` shows them",
         )
     return Reference(match["kind"], int(match["number"]))
+
+
+def parse_record(text: str) -> int:
+    """Read a record's id. Raises BadRequest, also for that of a turn or a chunk."""
+    reference = parse_reference(text)
+    if reference.kind != "r":
+        raise BadRequest(
+            f"reading the record's id {text[:100]!r}: it is a {_KINDS[reference.kind]}'s",
+            hint="records are written r5; `akashic mem history` shows them",
+        )
+    return reference.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.memory import lines
+from akashic_daemon.memory.recalled import day
 from akashic_daemon.memory.reconcile import EXTRACTIVE, Outcome, Rejected, Task
 from akashic_daemon.memory.statements import stated
 from akashic_daemon.memory.words import terms
@@ -197,7 +197,8 @@ def question(task: Task) -> str:
 
 def dated(turn: Turn) -> str:
     """Return the day on which a turn was said, in brackets; nothing when that isn't known."""
-    return "" if turn.event_at_s is None else time.strftime("[%Y-%m-%d] ", time.gmtime(turn.event_at_s))
+    date = day(turn.event_at_s)
+    return f"[{date}] " if date else ""
 
 
 # -- what is taken ---------------------------------------------------------------------------------------------

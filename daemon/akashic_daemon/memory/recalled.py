@@ -7,8 +7,8 @@ again it would be found instead of what was said, as if it were new.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 OPENING = "<akashic-memory>"
 CLOSING = "</akashic-memory>"
@@ -35,8 +35,16 @@ def without_recalled(text: str) -> str:
 
 def told(at_s: float | None, speaker: str, text: str) -> str:
     """Return the line in which a turn is recalled."""
-    date = "" if at_s is None else time.strftime("%Y-%m-%d ", time.gmtime(at_s))
-    return f"- {date}{speaker}: {text}"
+    date = day(at_s)
+    return f"- {date} {speaker}: {text}" if date else f"- {speaker}: {text}"
+
+
+def day(at_s: float | None) -> str:
+    """Return UTC's day; nothing when it isn't known, or is none of a calendar's: logs have any number as a time."""
+    try:
+        return "" if at_s is None else datetime.fromtimestamp(at_s, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def without_told(text: str, is_known: Callable[[str, str], bool]) -> str:

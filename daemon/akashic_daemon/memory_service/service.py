@@ -24,7 +24,7 @@ from akashic_daemon.memory.answers import (
     Recalled,
     Remembered,
     Selector,
-    parse_reference,
+    parse_record,
 )
 from akashic_daemon.memory.compactors import Asked, Compactor, Extractive
 from akashic_daemon.memory.embedder import Embedder
@@ -296,7 +296,7 @@ class MemoryService:
 
     async def keep_both(self, newer: str, older: str) -> None:
         """Take back that a record supersedes another: both are current again. Raises NotFound, BadRequest."""
-        first, second = parse_reference(newer).number, parse_reference(older).number
+        first, second = parse_record(newer), parse_record(older)
         await self._run(lambda memory: memory.store.unrelate(first, second, Relation.SUPERSEDES))
 
     async def compact(self) -> MemoryStats:
@@ -323,6 +323,8 @@ class MemoryService:
         batch: list[transfer.Line] = []
 
         async def store() -> None:
+            if not batch:
+                return
             added = await self._run(partial(transfer.import_lines, lines=tuple(batch)))
             turn_ids.extend(added.turn_ids)
             new_ids.extend(added.new_ids)
@@ -338,7 +340,8 @@ class MemoryService:
                     await store()
         finally:
             await store()
-            self.worker.wake()
+            if new_ids:
+                self.worker.wake()
         return Remembered(tuple(turn_ids), tuple(new_ids))
 
     # -- logs that are followed --------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ class MemoryStore:
         with self._database.transaction() as c:
             if not records.unrelate(c, record_id, other_id, relation):
                 raise NotFound(
-                    f"taking back that record {record_id} {relation.value} {other_id}: it doesn't",
+                    f"taking back that record r{record_id} {relation.value} r{other_id}: it doesn't",
                     hint="`akashic mem history` shows what stands",
                 )
 
