@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sqlite3 import Connection
 from typing import TypeVar
 
-from akashic_daemon.errors import AkashicError, StoreError
+from akashic_daemon.errors import AkashicError
 from akashic_daemon.store.blocks import index
 from akashic_daemon.store.blocks.extents import Batch, Extents, Lanes
 from akashic_daemon.store.blocks.index import Row
