@@ -13,12 +13,12 @@ from akashic_daemon.program import oracle
 from akashic_daemon.program.active import active_cache
 from akashic_daemon.program.layout import Layout
 from akashic_daemon.program.message_ops import DropMessages, DropTokens, MessageOp, ReplaceMessage, newest_users
-from akashic_daemon.program.normal_form import normal_form
 from akashic_daemon.program.policy import load
 from akashic_daemon.program.weave import Compiled, compile_ops, trace
 from akashic_daemon.program.wire import from_stored, to_stored
 from akashic_daemon.trajectory.message import Role
 from layouts_strategy import layout_of, random_layout, random_ops
+from normal_form import normal_form
 from paths_strategy import random_path
 
 POLICIES = (

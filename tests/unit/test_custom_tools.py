@@ -11,12 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akashic_daemon.errors import BadRequest
-from akashic_daemon.toolcalls.custom import InputReader, arguments_of, as_function, input_of
+from akashic_daemon.toolcalls.custom import InputReader, arguments_of, as_function
 from akashic_daemon.toolcalls.definitions import parameters_of
 
 PATCH = '*** Begin Patch\n*** Update File: a "b".py\n-\told \\ 1\n+\tnew é 😀\n*** End Patch'
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 CUTS = st.lists(st.integers(0, 400), max_size=8)
+
+
+def input_of(arguments: str) -> str:
+    """Return the input that whole arguments hold."""
+    reader = InputReader()
+    return reader.push(arguments) + reader.finish()
 
 
 def in_pieces(text: str, cuts: list[int]) -> list[str]:

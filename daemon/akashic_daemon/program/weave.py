@@ -93,11 +93,6 @@ def trace(
     return _Weaver(layout, render).run(named, rules, since)
 
 
-def validate(ops: Sequence[MessageOp], layout: Layout) -> None:
-    """Raise the BadRequest that compiling would raise; texts needn't be rendered for it."""
-    compile_ops(layout, ops, render=lambda _message, _text: (0,))
-
-
 class _Weaver:
     def __init__(self, layout: Layout, render: Render | None) -> None:
         self._layout = layout

@@ -141,12 +141,6 @@ def _code(text: str, at: int) -> int | None:
     return int(digits, 16) if re.fullmatch("[0-9a-fA-F]{4}", digits) else None
 
 
-def input_of(arguments: str) -> str:
-    """Return the input that whole arguments hold."""
-    reader = InputReader()
-    return reader.push(arguments) + reader.finish()
-
-
 def arguments_of(text: str) -> str:
     """Return the arguments that hold an input."""
     return json.dumps({INPUT: text}, ensure_ascii=False, separators=(",", ":"))

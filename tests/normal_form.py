@@ -1,4 +1,7 @@
-"""The shortest way to say a path: two programs that do the same become one, so the index finds one by the other."""
+"""The shortest way to say a path: two programs that do the same become one.
+
+What is compiled must be in it already, or the index would not find one by the other.
+"""
 
 from __future__ import annotations
 
