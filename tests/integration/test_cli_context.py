@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,25 @@ HISTORY = (
 )
 
 
+@pytest.fixture(scope="module")
+def served() -> Iterator[Path]:
+    # A socket's path is short.
+    with tempfile.TemporaryDirectory(prefix="akc") as name:
+        register(Path(name), ["fake"])
+        with daemon(Path(name)):
+            yield Path(name)
+
+
 @pytest.fixture
-def running(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Path]:
-    register(home, ["fake"])
-    with daemon(home):
-        for role, text in HISTORY:
-            assert main(["ctx", "append", "run", role, text, "--no-autostart"]) == 0
-        capsys.readouterr()
-        yield home
+def running(served: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The home of a daemon that has a session `run` as each test begins, and no other."""
+    monkeypatch.setenv("AKASHIC_HOME", str(served))
+    for session in shown(capsys, "session", "list")["sessions"]:
+        assert main(["session", "rm", session["session"]]) == 0
+    for role, text in HISTORY:
+        assert main(["ctx", "append", "run", role, text, "--no-autostart"]) == 0
+    capsys.readouterr()
+    return served
 
 
 def shown(capsys: pytest.CaptureFixture[str], *command: str) -> Any:

@@ -136,9 +136,9 @@ async def test_without_a_daemon_a_call_says_what_to_do(tmp_path: Path) -> None:
     assert "akashic daemon start" in text(result)
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
-    [
+@awaited
+async def test_wrong_calls_are_errors_that_say_what_is_wrong_and_the_next_one_works(home: Path) -> None:
+    wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("memory_search", {}, "query"),
         ("memory_search", {"query": "x", "limit": 0}, "limit"),
         ("memory_search", {"query": "x", "namespaces": ["nowhere"]}, "nowhere"),
@@ -149,18 +149,14 @@ async def test_without_a_daemon_a_call_says_what_to_do(tmp_path: Path) -> None:
         ("memory_forget", {"ids": []}, "ids"),
         ("session_show", {"session": "tea", "last": 0}, "last"),
         ("memory_dance", {}, "memory_dance"),
-    ],
-)
-@awaited
-async def test_wrong_calls_are_errors_that_say_what_is_wrong_and_the_next_one_works(
-    home: Path, tool: str, arguments: dict[str, Any], said: str
-) -> None:
+    )
     async with client(home) as asked:
-        try:
-            result = await asked.call_tool(tool, arguments)
-            told, is_error = text(result), result.is_error
-        except mcp.MCPError as error:
-            told, is_error = str(error), True
-        assert is_error
-        assert said in told
-        assert not (await asked.call_tool("session_list", {})).is_error
+        for tool, arguments, said in wrong:
+            try:
+                result = await asked.call_tool(tool, arguments)
+                told, is_error = text(result), result.is_error
+            except mcp.MCPError as error:
+                told, is_error = str(error), True
+            assert is_error, (tool, arguments, told)
+            assert said in told, (tool, arguments)
+            assert not (await asked.call_tool("session_list", {})).is_error, (tool, arguments)
