@@ -18,6 +18,7 @@ from pathlib import Path
 from akashic_daemon import __version__
 from akashic_daemon.answers.answering import Answering
 from akashic_daemon.answers.generation import Generation
+from akashic_daemon.answers.turns import Turns
 from akashic_daemon.config import Settings
 from akashic_daemon.context.policies import PolicyShelf
 from akashic_daemon.context.service import ContextService, Parts
@@ -53,7 +54,6 @@ from akashic_daemon.sessions.responses import ResponseService
 from akashic_daemon.sessions.service import SessionService
 from akashic_daemon.sessions.trace_keeper import TraceKeeper
 from akashic_daemon.sessions.traces import Known
-from akashic_daemon.sessions.turns import sampling_of, turn_event
 from akashic_daemon.store.check import check
 from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.models import ModelRegistry
@@ -68,7 +68,6 @@ from akashic_daemon.tier_service.upkeep import TierUpkeep
 from akashic_daemon.tiers.removal import Gone
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.trajectory.volatile import VolatileLines
-from akashic_daemon.transcript.content import without_lone_surrogates
 from akashic_daemon.types import SystemClock
 
 logger = logging.getLogger("akashic.service")
@@ -140,6 +139,7 @@ class Service:
             self._config.memory, self.memory, self.answering, self.sessions, RememberingStore(self._database),
             self._thread, ready=self._keeper.ready,
         )  # fmt: skip
+        self._turns = Turns(self._config, self.answering, self.sessions, self.chat_memory)
         self.upkeep = TierUpkeep(self.tiers, self._loop, self._host, self.generation.traces, self._counters)
         self.context = ContextService(self._context_parts(store))
         self.sessions.find_policy = self.context.parts.shelf.find
@@ -326,38 +326,9 @@ class Service:
         )
         return replace(request, messages=messages, notes=(*request.notes, note))
 
-    async def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
-        """Run one user turn in a stored session, which keeps the question and what was generated; turns wait for each other."""
-        async with self.sessions.turns.turn(session), aclosing(self._turn(session, request)) as events:
-            async for event in events:
-                yield event
-
-    async def _turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
-        request = request.model_copy(update={"prompt": without_lone_surrogates(request.prompt)})
-        system = without_lone_surrogates(request.system if request.system is not None else self._config.chat.system)
-        chat = self._config.chat
-        max_tokens = request.max_tokens or chat.max_tokens
-        scope = self.chat_memory.scope(request.memory, default=self._config.memory.chat)
-        recall = None if scope is None else await self.chat_memory.before_turn(session, request, scope, max_tokens)
-        before = () if recall is None else recall.messages
-        messages, window_start = await self.sessions.begin_turn(session, request.prompt, system, before=before)
-        if scope is not None:
-            await self.chat_memory.begin(session, scope)
-        generation = GenerationInput(
-            messages=tuple(messages), sampling=sampling_of(request, chat.temperature), max_tokens=max_tokens,
-            stop=tuple(request.stop), model=request.model, session=session, policy=request.policy,
-            edit_reuse=request.edit_reuse, recalled=None if recall is None else recall.told,
-        )  # fmt: skip
-        started = False
-        try:
-            async with aclosing(self.answering.continue_session(generation, window_start)) as events:
-                async for event in events:
-                    started = True
-                    yield turn_event(event, session)
-        except AkashicError:
-            if not started:
-                await self.sessions.take_back(session, messages, len(messages) - 1 - len(before))
-            raise
+    def turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
+        """Run one user turn in a stored session, which keeps the question and what was generated."""
+        return self._turns.run(session, request)
 
     # -- sessions, transcripts and models ----------------------------------------------------------------------
 
@@ -480,7 +451,7 @@ class Service:
             thread=self._thread,
             shelf=PolicyShelf(self.paths),
             index=lambda: self._loop.index,
-            generate=self.continue_turn,
+            generate=self._turns.go_on,
             remove=self._remove_scratch,
             renamed=self._renamed,
         )
@@ -495,17 +466,3 @@ class Service:
         self.sessions.book.forget(old)
         self.generation.traces.forget(old)
         self.upkeep.renamed(old, new)
-
-    async def continue_turn(self, session: str, request: native.TurnRequest) -> AsyncGenerator[native.TurnEvent, None]:
-        """Let the model answer at the end of a stored session, which keeps the answer. Raises NotFound."""
-        messages = await self.sessions.export_session(session)
-        window_start = await self.sessions.window_start(session)
-        chat = self._config.chat
-        generation = GenerationInput(
-            messages=tuple(messages), sampling=sampling_of(request, chat.temperature),
-            max_tokens=request.max_tokens or chat.max_tokens, stop=tuple(request.stop), model=request.model,
-            session=session, policy=request.policy, edit_reuse=request.edit_reuse,
-        )  # fmt: skip
-        async with aclosing(self.answering.continue_session(generation, window_start)) as events:
-            async for event in events:
-                yield turn_event(event, session)
