@@ -268,7 +268,9 @@ def test_a_session_longer_than_the_window_is_cut_to_it_and_that_is_told(home: Pa
     turns: Sequence[Message] = [m for i in range(40) for m in (user(f"{i} " * 40), assistant(f"re {i} " * 20))]
 
     async def check(service: Service) -> None:
-        await service.sessions.book.record("s", [Message(Role.SYSTEM, "sys"), *turns], None, [], origin="import", since_removals=0)
+        await service.sessions.book.record(
+            "s", [Message(Role.SYSTEM, "sys"), *turns], None, [], origin="import", since_removals=0
+        )
         async with aclosing(service.turn("s", TurnRequest(prompt="now?", max_tokens=50))) as events:
             done = [e async for e in events][-1]
         assert done.reuse is not None
