@@ -73,6 +73,21 @@ def test_every_test_that_architecture_names_exists() -> None:
     assert [n for n in named if not (ROOT / n).is_file()] == []
 
 
+def test_every_module_that_architecture_speaks_of_exists() -> None:
+    prose = re.sub(r"^\|.*\n", "", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    named = set(re.findall(r"`([a-z_]+/[\w/.{},]*)`", prose))
+    assert len(named) > 20
+    # `a/{b,c}` names two.
+    each = {name.replace(braces, one) for name in named for braces, one in _choices(name)}
+    roots = (ROOT, *PACKAGES.values())
+    assert [n for n in sorted(each) if not any((r / n).exists() or (r / f"{n}.py").is_file() for r in roots)] == []
+
+
+def _choices(name: str) -> list[tuple[str, str]]:
+    braces = re.search(r"\{([^}]*)\}", name)
+    return [(braces[0], one) for one in braces[1].split(",")] if braces else [(name, name)]
+
+
 def test_no_tracked_file_names_the_place_it_was_built_in() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode != 0:
