@@ -9,7 +9,7 @@ import torch
 
 from akashic_kernels.backend import choose
 from akashic_kernels.errors import KernelError, KernelInputError, KernelUnavailable
-from akashic_kernels.paged_decode import make_workspace, paged_decode
+from akashic_kernels.paged_decode import make_workspace, paged_decode, paged_decode_selected
 from akashic_kernels.rope import make_rope
 from paged_kv import PagedKv, inverse_frequencies
 
@@ -58,6 +58,28 @@ def test_a_wrong_argument_is_refused_by_name(name: str, change: Any, word: str) 
 def test_wrong_options_are_refused_by_name(more: dict[str, Any], word: str) -> None:
     with pytest.raises(KernelError, match=f"paged_decode: .*{word}"):
         paged_decode(**_arguments(), **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "word"),
+    [
+        ("selected", lambda x: x.long(), "selected must be torch.int32"),
+        ("selected", lambda x: x.to("meta"), "selected must be on cpu"),
+        ("selected_count", lambda x: x[:, :1].contiguous(), "selected_count must have the shape"),
+        ("query_position", lambda x: x.long(), "query_position must be torch.int32"),
+        ("query_position", lambda x: x[:0], "query_position must have the shape"),
+    ],
+)
+def test_a_wrong_list_of_views_is_refused_by_name(name: str, change: Any, word: str) -> None:
+    arguments = {key: part for key, part in _arguments().items() if key not in ("views", "view_start")}
+    arguments |= {
+        "selected": torch.zeros(1, 2, 3, 4, dtype=torch.int32),
+        "selected_count": torch.zeros(1, 2, dtype=torch.int32),
+    }
+    paged_decode_selected(**arguments)
+    arguments[name] = change(arguments[name])
+    with pytest.raises(KernelInputError, match=f"paged_decode: .*{word}"):
+        paged_decode_selected(**arguments)
 
 
 def test_a_workspace_for_other_shapes_is_refused(device: str) -> None:

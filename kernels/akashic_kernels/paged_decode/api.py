@@ -106,7 +106,7 @@ def paged_decode_selected(
     """
     shape = check_pages(KERNEL, k_pages, v_pages, k_scale, v_scale)
     batch, _ = check_query(KERNEL, query, k_pages, shape, rope)
-    validation.check_selected(KERNEL, selected, selected_count, batch, shape)
+    validation.check_selected(KERNEL, selected, selected_count, query_position, batch, shape, query.device)
     arguments = (query, k_pages, v_pages, query_position, rope, softmax_scale, k_scale, v_scale, out, lse, workspace)
     return _run(selected, selected_count, True, *arguments, backend, after_choice)
 

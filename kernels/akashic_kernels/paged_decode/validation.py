@@ -9,6 +9,7 @@ from akashic_kernels.errors import KernelInputError
 from akashic_kernels.views import check_tensor
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from akashic_kernels.paged_decode.api import DecodeWorkspace
@@ -34,13 +35,22 @@ def check_out(kernel: str, out: Tensor, lse: Tensor, query: Tensor) -> None:
     check_tensor(kernel, "lse", lse, dtype=torch.float32, shape=tuple(query.shape[:2]), device=query.device)
 
 
-def check_selected(kernel: str, selected: Tensor, selected_count: Tensor, batch: int, shape: PageShape) -> None:
-    """Check lists of views for each row and KV head."""
+def check_selected(
+    kernel: str,
+    selected: Tensor,
+    selected_count: Tensor,
+    query_position: Tensor,
+    batch: int,
+    shape: PageShape,
+    device: torch.device,
+) -> None:
+    """Check lists of views for each row and KV head, and the rows' positions."""
     import torch
 
-    heads = (batch, shape.kv_heads)
-    check_tensor(kernel, "selected", selected, dtype=torch.int32, shape=(*heads, None, 4))
-    check_tensor(kernel, "selected_count", selected_count, dtype=torch.int32, shape=heads, device=selected.device)
+    heads, int32 = (batch, shape.kv_heads), torch.int32
+    check_tensor(kernel, "selected", selected, dtype=int32, shape=(*heads, None, 4), device=device)
+    check_tensor(kernel, "selected_count", selected_count, dtype=int32, shape=heads, device=device)
+    check_tensor(kernel, "query_position", query_position, dtype=int32, shape=(batch,), device=device)
 
 
 def check_workspace(kernel: str, workspace: DecodeWorkspace, batch: int, group: int, shape: PageShape) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from akashic_kernels.block_summary.validation import check_bounds
 from akashic_kernels.errors import KernelInputError
 from akashic_kernels.views import PageShape, check_pages, check_tensor
 
@@ -47,26 +48,5 @@ def check_arguments(
     if rope.phase_step.device != device:
         raise KernelInputError(KERNEL, f"rope is on {rope.phase_step.device}, the pages are on {device}")
     if bounds is not None:
-        limits = (shape.pages, shape.kv_heads, 2, shape.head_dim)
-        check_tensor(KERNEL, "bounds", bounds, dtype=floats, shape=limits, device=device)
+        check_bounds(KERNEL, bounds, k_pages, shape)
     return shape
-
-
-def check_slots(slots: Tensor, shape: PageShape) -> None:
-    """Refuse slots past the pool and pages that come back after another; waits for the device.
-
-    Call it where slots are made, not in a decode step.
-    """
-    import torch
-
-    used = slots[slots >= 0].to(device="cpu", dtype=torch.int64)
-    if bool((used >= shape.pages * shape.page_size).any()):
-        raise KernelInputError(
-            KERNEL, f"slot {int(used.max())} lies past {shape.pages} pages of {shape.page_size} tokens"
-        )
-    if len(torch.unique(used)) != len(used):
-        raise KernelInputError(KERNEL, "two tokens have the same slot")
-    runs = torch.unique_consecutive(slots.to(device="cpu", dtype=torch.int64).clamp_min(-1) // shape.page_size)
-    runs = runs[runs >= 0]
-    if len(torch.unique(runs)) != len(runs):
-        raise KernelInputError(KERNEL, "tokens of one page must be neighbours in the batch")
