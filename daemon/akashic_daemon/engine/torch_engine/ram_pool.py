@@ -21,9 +21,10 @@ from akashic_kernels.block_summary import update_bounds
 
 
 class RamPool(KvPool):
-    """A pool whose K and V lie in RAM; with `sparse_most` views a KV head reads, `hot_pages` of each head are kept.
+    """A pool whose K and V lie in RAM, and tiles of which the device keeps, `hot_pages` of each KV head.
 
     hot_pages: 0 keeps none, and every step is staged. open_pages: pages at most that new tokens go to without staging.
+    prefetch: tiles a head at most that come ahead of a step. bounded: whether there are bounds, which hot tiles need.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class RamPool(KvPool):
         dtype: torch.dtype,
         device: torch.device,
         *,
-        hot_pages: int = 0,
-        open_pages: int = 4,
-        prefetch: int = 4,
-        bounded: bool = False,
+        hot_pages: int,
+        open_pages: int,
+        prefetch: int,
+        bounded: bool,
     ) -> None:
         super().__init__(shape, pages, page_tokens, dtype, device, bounded=bounded, in_ram=True)
         home = (self.k, self.v, *self.scales)
