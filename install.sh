@@ -120,8 +120,13 @@ wheel_key() {
   local cpu libc
   cpu=$(grep -m1 -iE '^(flags|features)' /proc/cpuinfo 2>/dev/null || uname -m)
   libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || uname -sr)
-  printf '%s\n' "$LLAMA_CPP_PYTHON" "$1" "$libc" "$(uname -m)" "$cpu" | sha256sum | cut -c1-16
+  printf '%s\n' "$LLAMA_CPP_PYTHON" "$1" "$libc" "$(uname -m)" "$cpu" | checksum | cut -c1-16
 }
+
+checksum() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; }
+
+# As GNU's mv -T, which macOS lacks: never into a folder of that name that another installation has just made.
+rename() { "$venv/bin/python" -c 'import os, sys; os.rename(*sys.argv[1:])' "$1" "$2"; }
 
 need_compiler() {
   [ $offline = 0 ] || die "the cache has no llama.cpp that was built for this machine" "run this once without --offline"
@@ -175,7 +180,7 @@ build_llama() {
     die "building llama.cpp failed (whole log: $log)" "the lines above say why; mend that, then run this again"
   fi
   rm -rf "${cache:?}/$key"
-  mv -T "$part" "$cache/$key"
+  rename "$part" "$cache/$key"
   unfinished=""
 }
 
@@ -244,7 +249,7 @@ fetch_packages() {
     die "the packages that akashic needs can't be had" "the lines above say why"
   rm -f "$part"/llama_cpp_python-* "$part"/akashic_cli-*
   rm -rf "$packages"
-  mv -T "$part" "$packages"
+  rename "$part" "$packages"
   unfinished=""
 }
 
