@@ -17,23 +17,10 @@ from akashic_cli.__main__ import main
 from akashic_daemon.errors import PromptTooLong
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
-from cli_daemon import ANSWER, FakeDaemon, listening
+from cli_daemon import ANSWER, FakeDaemon
 
 TEXT = "".join(ANSWER)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
-    with open(os.devnull) as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        yield tmp_path
-
-
-@pytest.fixture
-def daemon(home: Path) -> Iterator[FakeDaemon]:
-    with listening() as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("no_input")
 
 
 @pytest.fixture

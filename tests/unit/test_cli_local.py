@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from akashic_cli.render.units import ago, duration, size
 from akashic_daemon.config import setting_names
 from akashic_daemon.errors import TranscriptError, UsageError
 from akashic_daemon.paths import find_paths
-from cli_daemon import FakeDaemon, listening
+from cli_daemon import FakeDaemon
 
 RUN: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},
@@ -35,18 +34,6 @@ RUN: list[dict[str, Any]] = [
     {"role": "tool", "content": "file two", "tool_call_id": "2"},
     {"role": "assistant", "content": "done"},
 ]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def daemon(home: Path) -> Iterator[FakeDaemon]:
-    with listening() as server:
-        yield server
 
 
 def test_config_set_keeps_comments_and_writes_the_settings_type(home: Path) -> None:

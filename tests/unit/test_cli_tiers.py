@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,18 +14,9 @@ from akashic_cli.quantities import parse_bytes, parse_duration
 from akashic_daemon.paths import find_paths
 from akashic_daemon.protocol import native
 from akashic_daemon.protocol.tiers import Hinted, Tier, TierReport
-from cli_daemon import FakeDaemon, listening
+from cli_daemon import FakeDaemon
 
 PROBLEM = "The SSD tier is off because its disk can't be written."
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
-    monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
-    with open(os.devnull) as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        with listening() as server:
-            yield server
 
 
 def sent(daemon: FakeDaemon) -> Any:

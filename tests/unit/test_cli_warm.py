@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from akashic_cli.__main__ import main
 from akashic_daemon.errors import StoreError
 from akashic_daemon.protocol import archive, native
 from akashic_daemon.protocol.archive import Kind
-from cli_daemon import FakeDaemon, listening
+from cli_daemon import FakeDaemon
 
 SAID = {"messages": 3, "blocks": 2, "tokens": 1234, "kv_bytes": 4096, "notes": ["2 blocks are gone"]}
 
@@ -25,20 +24,6 @@ def file_with(last: Kind, head: dict[str, Any]) -> bytes:
     """Return an exported session."""
     pieces = [*archive.part(Kind.KV, {"key": "k"}, os.urandom(200_000)), *archive.part(last, head)]
     return archive.begin() + b"".join(pieces)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("AKASHIC_HOME", str(tmp_path))
-    with open(os.devnull) as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        yield tmp_path
-
-
-@pytest.fixture
-def daemon(home: Path) -> Iterator[FakeDaemon]:
-    with listening() as server:
-        yield server
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
