@@ -217,7 +217,8 @@ class ChatSection(_Section):
     temperature: float = Field(0.7, ge=0, le=10, description="Sampling temperature; 0 is greedy.")
     max_tokens: int = Field(512, ge=1, description="Longest answer.")
     policy: str = Field(
-        "tool-rolling-drop", description="Cache policy of new turns of `akashic chat`; none keeps everything."
+        "tool-rolling-drop",
+        description="Cache policy of new turns of `akashic chat`; none keeps everything, as remote models do unless the session has a policy.",
     )
     system: str = Field("", description="System message of new sessions; empty uses the template's own.")
 

@@ -133,7 +133,9 @@ class Service:
             forget=self._forget_late,
         )  # fmt: skip
         limits = Limits(**self._config.remote.model_dump())
-        self._remote = RemoteGeneration(self.sessions, limits, client=self._remote_client)
+        self._remote = RemoteGeneration(
+            self.sessions, limits, default_policy=self._config.cache.policy, client=self._remote_client
+        )
         self.answering = Answering(self.models, self.generation, self._remote)
         self.chat_memory = ChatMemory(
             self._config.memory, self.memory, self.answering, self.sessions, RememberingStore(self._database),

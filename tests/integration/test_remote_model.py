@@ -33,11 +33,15 @@ def says(*words: str, prompt: int = 10, cached: int | None = 0, reason: str = "s
     return streams([*pieces, usage_piece(prompt, len(words), cached)])
 
 
-def on_remote(home: Path, upstream: Upstream, check: Check, **place: Any) -> None:
+def on_remote(
+    home: Path, upstream: Upstream, check: Check, *, flags: dict[str, Any] | None = None, **place: Any
+) -> None:
     """Run `check` on a service whose default model is `upstream`."""
 
     async def run() -> None:
-        settings = load(home / "config.toml", env={}, flags={"remote.retry_s": 1.0, "memory.chat": False})
+        settings = load(
+            home / "config.toml", env={}, flags={"remote.retry_s": 1.0, "memory.chat": False, **(flags or {})}
+        )
         paths = find_paths({"AKASHIC_HOME": str(home)})
         service = Service(settings, paths, engine_factory=_no_engine, remote_client=upstream.client)
         await service.start()
@@ -229,6 +233,31 @@ def test_operations_are_applied_to_the_text_or_passed_on_as_the_model_was_added(
     body = passed.bodies()[0]
     assert [m["content"] for m in body["messages"]] == [m.content for m in history]
     assert body["drop_message"] == {"0": [1]}
+
+
+def test_the_settings_policy_holds_for_requests_and_leaves_turns_alone(home: Path) -> None:
+    told = [user("a"), *(m for i in range(4) for m in _called(i)), user("e")]
+    upstream = Upstream([says("x"), says("y")])
+
+    async def check(service: Service) -> None:
+        done = await answer(service, ask(*told, session="s"))
+        assert done.reuse.policy is not None
+        assert done.reuse.policy.startswith("tool-rolling-drop:keep=1")
+        assert done.reuse.dropped_tokens > 0
+        async with aclosing(service.turn("s", TurnRequest(prompt="now?"))) as events:
+            last = [e async for e in events][-1]
+        assert last.reuse is not None
+        assert (last.reuse.policy, last.reuse.dropped_tokens) == (None, 0)
+
+    on_remote(home, upstream, check, flags={"cache.policy": "tool-rolling-drop:keep=1"})
+    first, second = (sum(m["content"] == "[removed]" for m in body["messages"]) for body in upstream.bodies())
+    assert (first, second) == (3, 0)
+
+
+def _called(number: int) -> list[Message]:
+    call = ToolCall(f"call_{number}", "look", "{}")
+    found = Message(Role.TOOL, f"found {number} " * 20, tool_call_id=call.id)
+    return [Message(Role.ASSISTANT, "", tool_calls=(call,)), found]
 
 
 def test_a_server_that_is_away_is_an_error_and_the_session_goes_on_when_it_is_back(home: Path) -> None:

@@ -94,6 +94,7 @@ class _Turn:
     left_out: int = 0
     left_out_tokens: int = 0
     window_moved: bool = False
+    policy: str | None = None
     since_removals: int = 0
     started_s: float = field(default_factory=time.monotonic)
     last_piece_s: float = 0.0
@@ -116,8 +117,11 @@ class RemoteGeneration:
         sessions: SessionService,
         limits: Limits,
         *,
+        default_policy: str = "none",
         client: Callable[[Endpoint, Limits], RemoteClient] = RemoteClient,
     ) -> None:
+        """Make it; `default_policy` is that of requests which bring their history and name none."""
+        self._default_policy = default_policy
         self._sessions = sessions
         self._book = sessions.book
         self._limits = limits
@@ -221,28 +225,34 @@ class RemoteGeneration:
         request = checked_continuation(replace(request, messages=await self._book.as_said(request.messages)))
         assert request.messages is not None
         session = request.session or await self._book.find(request.messages) or self._book.new_name()
-        pruned = await self._pruned(server, session, request)
-        turn = _Turn(name, session, replace(request, session=session), pruned, 0)
+        default = self._default_policy if window_start is None else "none"  # see ARCHITECTURE: a turn's is no text's
+        pruned, policy = await self._pruned(server, session, request, default)
+        turn = _Turn(name, session, replace(request, session=session), pruned, 0, policy=policy)
         if window_start is not None:
             await self._fit(server, turn, window_start)
         turn.prompt_tokens = sum(map(server.tokens_of, turn.pruned.messages))
         return turn
 
-    async def _pruned(self, server: _Server, session: str, request: GenerationInput) -> Pruned:
+    async def _pruned(
+        self, server: _Server, session: str, request: GenerationInput, default_policy: str
+    ) -> tuple[Pruned, str | None]:
+        """Return what is sent of the history, and by which policy."""
         assert request.messages is not None
         endpoint = server.client.endpoint
         if endpoint.passes_ops:
             _refuse_moved_numbers(request, endpoint.url)
-            return Pruned.whole(request.messages, _passed_note(request))
+            return Pruned.whole(request.messages, _passed_note(request)), request.policy
         program = await self._sessions.program(session)
-        asked = self._sessions.asked(request, session, program, "none")
+        asked = self._sessions.asked(request, session, program, default_policy)
         self._book.remember_places(session, asked.ops, request.messages)
         since = program.policy_since if program is not None and program.policy else 0
-        if not asked.ops and (asked.policy is None or not asked.policy.rules):
-            return Pruned.whole(request.messages, asked.notes)  # a thread would only cost time
-        return await asyncio.to_thread(
+        policy = str(asked.policy) if asked.policy is not None and asked.policy.rules else None
+        if not asked.ops and policy is None:
+            return Pruned.whole(request.messages, asked.notes), None  # a thread would only cost time
+        pruned = await asyncio.to_thread(
             prune, request.messages, asked, server.tokens_of, window_tokens=endpoint.window_tokens, since=since
         )
+        return pruned, policy
 
     async def _fit(self, server: _Server, turn: _Turn, window_start: int) -> None:
         """Leave out the oldest messages that the window has no room for."""
@@ -337,7 +347,7 @@ class RemoteGeneration:
         return Reuse(
             session=turn.session, reused_tokens=reused, reused_by_tier={"remote": reused} if reused else {},
             computed_tokens=prompt - reused, dropped_tokens=turn.pruned.dropped_tokens,
-            policy=turn.request.policy, left_out_messages=turn.left_out, left_out_tokens=turn.left_out_tokens,
+            policy=turn.policy, left_out_messages=turn.left_out, left_out_tokens=turn.left_out_tokens,
             memory=turn.request.recalled, miss=self._miss(turn, prompt, reused) if reader.prompt_tokens else None,
             notes=[*turn.request.notes, *turn.pruned.notes, *reader.notes, *said],
         )  # fmt: skip
