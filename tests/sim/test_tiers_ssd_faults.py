@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -168,6 +169,47 @@ def test_on_a_disk_that_takes_nothing_at_all_it_does_not_open_and_nothing_is_los
     assert "its disk can't be written" in tier_problem(raised.value)
     tier = open_ssd(tmp_path, BUDGET, 1 << 40, FakeClock())
     assert contents(tier) == ({} if is_new else {f"a.{n}": expected(f"a.{n}") for n in range(6)})
+    tier.close()
+
+
+class BadSector(CountingFiles):
+    """A disk of which one place can't be read."""
+
+    at: tuple[int, int] | None = None
+    """Of which file (by inode) how many bytes from its beginning on can't be read."""
+
+    def read(self, fd: int, parts: Sequence[bytearray | memoryview], offset: int) -> int:
+        if self.at is not None and os.fstat(fd).st_ino == self.at[0] and offset < self.at[1]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(fd, parts, offset)
+
+
+def small(key: str, sequence: int, group: str) -> Outgoing:
+    """A block of which three fit an extent."""
+    return Outgoing(key, b"label", group, sequence, "fp", payload(key, 7000))
+
+
+def test_a_place_that_cannot_be_read_keeps_a_full_tier_from_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, clock = BadSector(), FakeClock()
+    tier = open_ssd(tmp_path, BUDGET, 1 << 40, clock, files)
+    tier.write([small(f"a{n}", n, "a") for n in range(3)])
+    files.at = (tmp_path / "extents" / "0001.ext").stat().st_ino, 7000
+    tier._store.delete(["a1"])
+    for n in range(150):
+        clock.now += 1
+        tier.join("a", ["a0", "a2"])
+        assert tier.write([small(f"b{n}", 0, f"b{n}")]).refused is None, n
+        assert tier.stats().used_bytes <= BUDGET
+    assert tier.stats().evictions["budget"] > 50
+    assert len([r for r in caplog.records if "0001.ext" in r.message]) == 1
+    assert [type(one) for one in tier.read(["a0", "a2"], fresh)].count(Found) == 1
+    files.at = None
+    assert {one.entry.key for one in tier.read(["a0", "a2"], fresh) if isinstance(one, Found)} == {"a0", "a2"}
+    assert tier.prune().left == 0
+    assert tier.verify() == []
+    assert {one.entry.key for one in tier.read(["a0", "a2"], fresh) if isinstance(one, Found)} == {"a0", "a2"}
     tier.close()
 
 

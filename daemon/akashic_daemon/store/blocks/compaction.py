@@ -3,13 +3,15 @@
 Out of place: the new extents are on the disk before one transaction lets the index name them instead of the old ones,
 so a crash leaves the old layout or the new one. A step takes as many extents as the budget has room for, and moves their
 records slice by slice: between slices, each of them committed, `BlockStore.pause` lets others read. What isn't what was
-written is not copied but quarantined. Afterwards nothing that was deleted is left in any file, unless a reader still
-holds an old extent: the result says which.
+written is not copied but quarantined; what can't be read just now stays where it is, for that is no proof of damage.
+Afterwards nothing that was deleted is left in any file, unless a reader still holds an old extent or a part of one can't
+be read: the result says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from akashic_daemon.errors import StoreUnwritable
@@ -23,13 +25,16 @@ from akashic_daemon.store.blocks.record import Compacted
 from akashic_daemon.store.blocks.slices import sliced
 from akashic_daemon.store.blocks.store import BlockStore
 
+logger = logging.getLogger("akashic.store")
+
 
 @dataclass(slots=True)
 class _Moved:
-    """Where the records of a step lie now, and those that weren't what was written."""
+    """Where the records of a step lie now, those that weren't what was written, and extents that couldn't be read."""
 
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     damaged: dict[int, str] = field(default_factory=dict)
+    unread: dict[int, str] = field(default_factory=dict)
     bytes: int = 0
 
 
@@ -40,12 +45,14 @@ def compact(
     also: Collection[int] = (),
     until_free_bytes: int | None = None,
     layout: Sequence[Sequence[str]] = (),
+    must_read: bool = True,
 ) -> Compacted:
     """Rewrite every extent of which more than `dead_share` is dead, and those in `also`.
 
     until_free_bytes: no more of them, the deadest first, than give so much room. layout: keys that are to lie in one
-    extent, in this order, as far as they are rewritten and fit it; all others lie by group. Raises StoreError; all records
-    stand then.
+    extent, in this order, as far as they are rewritten and fit it; all others lie by group. must_read: raise, when all
+    else is done, if something couldn't be read; without, its extent is in `left`, and isn't tried for room again. Raises
+    StoreError; all records stand then.
 
     With the default nothing deleted is left, and the index and its log are wiped too (Conflict while another process
     reads them).
@@ -65,6 +72,7 @@ def compact(
     if until_free_bytes is not None:
         stale = _deadest(store, stale, until_free_bytes)
     total = Compacted(extents_before=count_before)
+    unread: dict[int, str] = {}
     while stale:
         step = _fitting(store, stale)
         if not step:
@@ -75,24 +83,30 @@ def compact(
             moved_bytes=total.moved_bytes + moved.bytes,
             quarantined=total.quarantined + len(moved.damaged),
         )
+        unread |= moved.unread
         for number in step:
             del stale[number]
     store.database.shrink(store.pause)
+    if unread and must_read:
+        raise StoreUnwritable(
+            "compacting " + ", ".join(f"extent {number}: {why}" for number, why in sorted(unread.items())),
+            hint="check the disk; all records still stand",
+        )
     return replace(
         total,
         extents_after=len(store.extents),
         freed_bytes=used_before - store.bytes_used,
-        left=tuple(stale),
+        left=(*stale, *sorted(unread)),
         held_by_readers=tuple(store.extents.sweep()),
     )
 
 
 def _deadest(store: BlockStore, stale: dict[int, int], until_free_bytes: int) -> dict[int, int]:
     """Return as many of the stale extents as give the room: those first where a freed byte costs least to rewrite."""
-    end_bytes = {e.number: e.end_bytes for e in store.extents}
+    end_bytes = {e.number: e.end_bytes for e in store.extents if not e.is_stuck}
     missing = until_free_bytes + store.missing_bytes
     chosen: dict[int, int] = {}
-    for number in sorted(stale, key=lambda n: stale[n] / end_bytes[n]):
+    for number in sorted(stale.keys() & end_bytes.keys(), key=lambda n: stale[n] / end_bytes[n]):
         if missing <= 0:
             break
         chosen[number] = stale[number]
@@ -118,7 +132,7 @@ def _fitting(store: BlockStore, stale: dict[int, int]) -> list[int]:
 
 
 def _step(store: BlockStore, numbers: list[int], layout: Sequence[Sequence[str]]) -> _Moved:
-    """Move what lives in some extents, and let these go."""
+    """Move what lives in some extents, and let these go; one of which something can't be read stays, with that."""
     with store.database.reading() as c:
         rows, first = _laid_out(index.in_extents(c, numbers), layout)
     total = _Moved()
@@ -131,9 +145,12 @@ def _step(store: BlockStore, numbers: list[int], layout: Sequence[Sequence[str]]
         moved, target = _move(store, left, target, first)
         total.bytes += moved.bytes
         total.damaged |= moved.damaged
+        total.unread |= moved.unread
+    emptied = [number for number in numbers if number not in total.unread]
     with store.database.transaction() as c:
-        index.drop(c, numbers)
-    store.retire(numbers)
+        index.drop(c, emptied)
+    store.retire(emptied)
+    _say_stuck(store, total.unread)
     return total
 
 
@@ -176,7 +193,12 @@ def _copy(
 ) -> tuple[_Moved, Extent | None]:
     moved = _Moved()
     for row in rows:
-        whole = _read(store, row)
+        assert row.extent is not None
+        try:
+            whole = _read(store, row, row.extent)
+        except OSError as error:  # no proof of damage: nothing is given up for it
+            moved.unread[row.extent] = error.strerror or str(error)
+            continue
         if isinstance(whole, str):
             moved.damaged[row.id] = whole
             continue
@@ -188,20 +210,25 @@ def _copy(
     return moved, target
 
 
-def _read(store: BlockStore, row: Row) -> memoryview | str:
-    """Return a record with its header, or what is wrong with it. Raises StoreUnwritable when the disk can't be read."""
-    assert row.extent is not None
-    try:
-        with store.extents.leased(row.extent) as extent:
-            end = row.offset_bytes + row.stored_bytes
-            if row.entry.size_bytes < 0 or row.offset_bytes < FILE_HEADER_BYTES or end > extent.end_bytes:
-                return "its size or place is wrong"
-            whole = memoryview(bytearray(row.stored_bytes))
-            if read_all(store.extents.files, extent.fd, [whole], row.offset_bytes) < len(whole):
-                return "its payload is cut off"
-    except OSError as error:
-        # A sector that can't be read now is no proof of damage: nothing is given up for it.
-        raise StoreUnwritable(
-            f"compacting extent {row.extent}: {error.strerror or error}", hint="check the disk; all records still stand"
-        ) from error
+def _read(store: BlockStore, row: Row, number: int) -> memoryview | str:
+    """Return a record of an extent with its header, or what is wrong with it. Raises OSError."""
+    with store.extents.leased(number) as extent:
+        end = row.offset_bytes + row.stored_bytes
+        if row.entry.size_bytes < 0 or row.offset_bytes < FILE_HEADER_BYTES or end > extent.end_bytes:
+            return "its size or place is wrong"
+        whole = memoryview(bytearray(row.stored_bytes))
+        if read_all(store.extents.files, extent.fd, [whole], row.offset_bytes) < len(whole):
+            return "its payload is cut off"
     return damage(row, whole[:RECORD_HEADER_BYTES], whole[RECORD_HEADER_BYTES:]) or whole
+
+
+def _say_stuck(store: BlockStore, unread: Mapping[int, str]) -> None:
+    for extent in store.extents:
+        if extent.number in unread and not extent.is_stuck:
+            extent.is_stuck = True
+            store.lanes.drop([extent])
+            logger.warning(
+                "%s can't be rewritten, for something in it can't be read (%s): what was deleted of it stays on the disk "
+                "until it can; check the disk",
+                extent.path, unread[extent.number],
+            )  # fmt: skip

@@ -92,16 +92,16 @@ def make_room(store: BlockStore, needed_bytes: int, *, keep: Collection[str] = (
                 break
             evicted += store.delete_in_slices(keys, is_eviction=True)
         if store.free_bytes < needed_bytes:
-            compact(store, dead_share=wasteful_share, until_free_bytes=needed_bytes)
+            compact(store, dead_share=wasteful_share, until_free_bytes=needed_bytes, must_read=False)
         if store.free_bytes >= needed_bytes:
             return Room(True, evicted)
-    compact(store)  # new headers took what was missing, or nothing more may go
+    compact(store, must_read=False)  # new headers took what was missing, or nothing more may go
     return Room(store.free_bytes >= needed_bytes, evicted)
 
 
 def _dead_bytes(store: BlockStore, share: float) -> int:
-    """Return the dead bytes of the extents of which more than a share is dead."""
+    """Return the dead bytes of the extents of which more than a share is dead, and which can be rewritten."""
     with store.database.reading() as c:
         live = index.live_bytes(c)
-    dead = ((e.end_bytes - live[e.number], e.end_bytes) for e in store.extents)
+    dead = ((e.end_bytes - live[e.number], e.end_bytes) for e in store.extents if not e.is_stuck)
     return sum(dead_bytes for dead_bytes, end_bytes in dead if dead_bytes > share * end_bytes)

@@ -27,7 +27,10 @@ LANES = 8
 
 @dataclass(slots=True, eq=False)
 class Extent:
-    """One file. `fd` is open while anyone holds a lease."""
+    """One file. `fd` is open while anyone holds a lease.
+
+    is_stuck: something that lives in it couldn't be read when it was to be rewritten, so no room is expected of it.
+    """
 
     number: int
     path: Path
@@ -35,6 +38,7 @@ class Extent:
     disk_bytes: int
     fd: int = -1
     leases: int = 0
+    is_stuck: bool = False
 
 
 class Extents:

@@ -115,7 +115,10 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did. `left` names stale extents for whose live records the budget has no room."""
+    """What a compaction did.
+
+    `left` names stale extents for whose live records the budget has no room, or of which something couldn't be read.
+    """
 
     extents_before: int = 0
     extents_after: int = 0
