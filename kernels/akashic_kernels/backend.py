@@ -80,6 +80,11 @@ class launching:  # noqa: N801 - read as what goes on in its block
             raise KernelUnavailable(self._kernel, f"its Triton kernel can't run on this GPU: {problem}") from problem
 
 
+def power_of_two(n: int) -> int:
+    """Give the least power of two that is not less than `n`: what Triton's blocks must be."""
+    return 1 << (n - 1).bit_length()
+
+
 def _check_gpu(kernel: str, tensor: Tensor) -> None:
     import torch
 

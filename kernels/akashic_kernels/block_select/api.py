@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, can_overlap, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching, power_of_two
 from akashic_kernels.block_select import validation
 from akashic_kernels.views import PageShape, check_query, check_views
 
@@ -80,16 +80,16 @@ def block_select(
         return selection
     from akashic_kernels.block_select.triton import block_select_kernel
 
-    block = min(BLOCK, _power_of_two(max_views))
+    block = min(BLOCK, power_of_two(max_views))
     with launching(KERNEL):
         block_select_kernel[(-(-max_views // block), shape.kv_heads, batch)](
             query, bounds, views, view_start, query_position, rope.phase_step, selection.scores, selection.views,
             selection.index, selection.count, selection.arrived, query.stride(0), query.stride(1), max_views,
             rope.attention_scale, top_k, sink, recent,
-            KV_HEADS=shape.kv_heads, GROUP=group, HEAD_DIM=shape.head_dim, PAIRS_BLOCK=_power_of_two(shape.head_dim // 2),
+            KV_HEADS=shape.kv_heads, GROUP=group, HEAD_DIM=shape.head_dim, PAIRS_BLOCK=power_of_two(shape.head_dim // 2),
             ROTARY=rope.rotary_dim, INTERLEAVED=rope.layout == "interleaved",
             HARDWARE=query.is_cuda, OVERLAP=query.is_cuda and can_overlap(query.device),
-            BLOCK=block, MOST=most, MOST_BLOCK=_power_of_two(most), VIEWS_BLOCK=_power_of_two(max_views), num_warps=WARPS,
+            BLOCK=block, MOST=most, MOST_BLOCK=power_of_two(most), VIEWS_BLOCK=power_of_two(max_views), num_warps=WARPS,
         )  # fmt: skip
     return selection
 
@@ -127,7 +127,3 @@ def _run_reference(
             selection.count[row, head] = index.shape[0]
             selection.index[row, head, : index.shape[0]] = index
             selection.views[row, head, : index.shape[0]] = of_row[index]
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

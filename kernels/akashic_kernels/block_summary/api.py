@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, choose, launching, power_of_two
 from akashic_kernels.block_summary import reference
 from akashic_kernels.block_summary.validation import check_bounds
 from akashic_kernels.views import check_pages, check_tensor
@@ -56,7 +56,7 @@ def update_bounds(
             runs,
             KV_HEADS=shape.kv_heads,
             HEAD_DIM=shape.head_dim,
-            HEAD_BLOCK=1 << (shape.head_dim - 1).bit_length(),
+            HEAD_BLOCK=power_of_two(shape.head_dim),
             PAGE=shape.page_size,
             QUANTISED=k_scale is not None,
             OUTWARDS=reference.OUTWARDS if widened else 0.0,

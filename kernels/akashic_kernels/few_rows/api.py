@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, can_overlap, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching, power_of_two
 from akashic_kernels.few_rows.validation import KERNEL, MOST_ROWS, check_arguments
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _launch(
     from akashic_kernels.few_rows.triton import few_rows_kernel
 
     rows, wide = x.shape
-    block = 1 << (rows - 1).bit_length()
+    block = power_of_two(rows)
     features, inputs, warps = shape or launch_shape(block, out.shape[1], wide, gated)
     overlap = x.is_cuda and can_overlap(x.device)
     with launching(KERNEL):
@@ -81,4 +81,4 @@ def launch_shape(rows: int, features: int, wide: int, gated: bool) -> tuple[int,
     """Choose output features and input features of a program's step, and warps: as kernels/bench/few_rows.py found."""
     own = 8 if features >= MANY_FEATURES and rows <= 2 and not gated else 4
     inputs = PRODUCTS // (own * rows * (2 if gated else 1))
-    return own, max(64, min(inputs, 1 << (wide - 1).bit_length())), 4
+    return own, max(64, min(inputs, power_of_two(wide))), 4

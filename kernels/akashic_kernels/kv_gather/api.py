@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, choose, launching, power_of_two
 from akashic_kernels.kv_gather.reference import copy_pieces
 from akashic_kernels.kv_gather.validation import check_pieces
 
@@ -66,7 +66,7 @@ def _launch(
 
     from akashic_kernels.kv_gather.triton import copy_pieces_kernel
 
-    chunk = min(CHUNK_WORDS, 1 << (words - 1).bit_length())
+    chunk = min(CHUNK_WORDS, power_of_two(words))
     per_piece = -(-words // chunk)
     chunks = source_index.shape[0] * per_piece
     if not chunks:

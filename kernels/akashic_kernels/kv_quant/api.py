@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, choose, launching, power_of_two
 from akashic_kernels.kv_quant.reference import dequantise_rows, quantise_rows
 from akashic_kernels.kv_quant.validation import KERNEL, check_dequantise, check_quantise
 
@@ -37,7 +37,7 @@ def quantise_pages(
     if count:
         with launching(KERNEL):
             quantise_kernel[(-(-count // ROWS),)](
-                pages, out, scale, count, HEAD_DIM=width, HEAD_BLOCK=_power_of_two(width), ROWS=ROWS, num_warps=4
+                pages, out, scale, count, HEAD_DIM=width, HEAD_BLOCK=power_of_two(width), ROWS=ROWS, num_warps=4
             )
     return out, scale
 
@@ -64,10 +64,6 @@ def dequantise_pages(
     if count:
         with launching(KERNEL):
             dequantise_kernel[(-(-count // ROWS),)](
-                pages, scale, out, count, HEAD_DIM=width, HEAD_BLOCK=_power_of_two(width), ROWS=ROWS, num_warps=4
+                pages, scale, out, count, HEAD_DIM=width, HEAD_BLOCK=power_of_two(width), ROWS=ROWS, num_warps=4
             )
     return out
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

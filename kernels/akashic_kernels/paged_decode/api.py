@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from akashic_kernels.backend import Backend, can_overlap, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching, power_of_two
 from akashic_kernels.paged_decode import validation
 from akashic_kernels.views import PageShape, check_pages, check_query, check_views
 
@@ -47,7 +47,7 @@ def make_workspace(
     group = q_heads // kv_heads
     return DecodeWorkspace(
         torch.empty(batch, kv_heads, splits, group, head_dim, dtype=torch.float32, device=device),
-        torch.empty(batch, kv_heads, splits, group, _power_of_two(head_dim) // 2, dtype=torch.float32, device=device),
+        torch.empty(batch, kv_heads, splits, group, power_of_two(head_dim) // 2, dtype=torch.float32, device=device),
         torch.zeros(batch, kv_heads, dtype=torch.int32, device=device),
     )
 
@@ -199,7 +199,7 @@ def _launch(
     workspace = workspace or make_workspace(batch, q_heads, kv_heads, head_dim, query.device)
     validation.check_workspace(KERNEL, workspace, batch, group, PageShape(*k_pages.shape))
     splits = workspace.splits
-    head_block, merge_rows = _power_of_two(head_dim), _power_of_two(group)
+    head_block, merge_rows = power_of_two(head_dim), power_of_two(group)
     precise = query.dtype == torch.float32
     shape = shape or launch_shape(head_block, page_size, k_pages.dtype, _shared_bytes(query.device))
     with launching(KERNEL):
@@ -211,8 +211,8 @@ def _launch(
             KV_HEADS=kv_heads, GROUP=group, GROUP_BLOCK=max(16, merge_rows), MERGE_ROWS=merge_rows,
             HEAD_DIM=head_dim, HEAD_BLOCK=head_block, ROTARY=rope.rotary_dim,
             INTERLEAVED=rope.layout == "interleaved", PAGE=page_size, TILE=shape.tile,
-            SPLITS_BLOCK=_power_of_two(splits),
-            MERGE_CHUNK=max(1, min(_power_of_two(splits), MERGE_ELEMENTS // (merge_rows * head_block))),
+            SPLITS_BLOCK=power_of_two(splits),
+            MERGE_CHUNK=max(1, min(power_of_two(splits), MERGE_ELEMENTS // (merge_rows * head_block))),
             SELECTED=selected, QUANTISED=k_scale is not None, PRECISE=precise,
             STAGES=shape.stages, AFTER_CHOICE=after_choice, num_warps=shape.warps,
             maxnreg=shape.registers, **({"launch_pdl": True} if after_choice else {}),
@@ -252,7 +252,3 @@ def _default_splits(lists: int, device: torch.device) -> int:
     splits = max(1, min(validation.SPLITS_MOST, round(2 * processors / lists)))
     # A few programs less than fit, where that saves the merge a round of loads.
     return splits - splits % 32 if splits % 32 <= splits // 16 else splits
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

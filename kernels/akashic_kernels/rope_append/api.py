@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, can_overlap, choose, launching
+from akashic_kernels.backend import Backend, can_overlap, choose, launching, power_of_two
 from akashic_kernels.block_summary.reference import OUTWARDS
 from akashic_kernels.rope_append.reference import rope_append_reference
 from akashic_kernels.rope_append.validation import KERNEL, check_arguments
@@ -70,14 +70,14 @@ def _launch(
 
     count = slots.shape[0]
     own = 1 if count <= FEW_TOKENS else 32
-    block = min(shape.page_size, 1 << (count - 1).bit_length())
+    block = min(shape.page_size, power_of_two(count))
     overlap = key.is_cuda and can_overlap(key.device)
     moved = k_scale is not None and bounds is not None and bounds.dtype != torch.float32
     with launching(KERNEL):
         rope_append_kernel[(-(-count // own), shape.kv_heads)](
             key, value, slots, k_pages, v_pages, k_scale, v_scale, bounds,
             rope.phase_step, rope.attention_scale, key.stride(0), value.stride(0), count,
-            KV_HEADS=shape.kv_heads, HEAD_DIM=shape.head_dim, HEAD_BLOCK=1 << (shape.head_dim - 1).bit_length(),
+            KV_HEADS=shape.kv_heads, HEAD_DIM=shape.head_dim, HEAD_BLOCK=power_of_two(shape.head_dim),
             ROTARY=rope.rotary_dim, INTERLEAVED=rope.layout == "interleaved", PAGE=shape.page_size,
             OWN=own, BLOCK=block, QUANTISED=k_scale is not None, BOUNDED=bounds is not None,
             OUTWARDS=OUTWARDS if moved else 0.0, OVERLAP=overlap, num_warps=8 if block > 32 else 4,

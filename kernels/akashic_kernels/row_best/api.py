@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, choose, launching, power_of_two
 from akashic_kernels.row_best.validation import KERNEL, check_arguments
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def row_best(values: Tensor, out: RowBest, *, backend: Backend | None = None) ->
         return
     from akashic_kernels.row_best.triton import row_best_kernel
 
-    block = min(BLOCK, 1 << (wide - 1).bit_length())
+    block = min(BLOCK, power_of_two(wide))
     with launching(KERNEL):
         row_best_kernel[(-(-wide // block), rows)](
             values, out.greatest, out.place, out.key, out.arrived, wide, values.stride(0), BLOCK=block, num_warps=4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, choose, launching, power_of_two
 from akashic_kernels.rope.reference import cos_sin
 from akashic_kernels.segment_prefill.plan import KernelTables, SegmentPlan, TileTables, cut_tiles
 from akashic_kernels.segment_prefill.reference import segment_prefill_reference
@@ -133,13 +133,12 @@ def _launch(
     scale: float,
 ) -> None:
     import torch
-    import triton
 
     from akashic_kernels.segment_prefill.triton import merge_kernel, segment_prefill_kernel
 
     cut, kv_heads, head_dim = tables.cut, plan.shape.kv_heads, plan.shape.head_dim
     rows = tables.tile_rows
-    head_block = triton.next_power_of_2(head_dim)
+    head_block = power_of_two(head_dim)
     heads = {
         "KV_HEADS": kv_heads,
         "GROUP": plan.query_heads // kv_heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from akashic_kernels.backend import Backend, choose, launching
+from akashic_kernels.backend import Backend, choose, launching, power_of_two
 from akashic_kernels.tile_cache import reference
 from akashic_kernels.tile_cache.validation import check_admit, check_fetch, check_tables
 
@@ -104,8 +104,8 @@ def tile_admit(
             tables.slot_of[layer], tables.page_in[layer], tables.source[layer], tables.target[layer], tables.count[layer],
             tables.told, tables.score, tables.claim, tables.victims, tables.means[layer],
             batch, selection.scores.shape[2], pages, slots, tables.source.shape[2],
-            KV_HEADS=kv_heads, MOST=most, CHOSEN_BLOCK=_power_of_two(batch * most), SLOTS_BLOCK=_power_of_two(slots),
-            PAGES_BLOCK=min(4096, _power_of_two(pages + 1)), AHEAD=ahead, SHARE=reference.SHARE, num_warps=8,
+            KV_HEADS=kv_heads, MOST=most, CHOSEN_BLOCK=power_of_two(batch * most), SLOTS_BLOCK=power_of_two(slots),
+            PAGES_BLOCK=min(4096, power_of_two(pages + 1)), AHEAD=ahead, SHARE=reference.SHARE, num_warps=8,
         )  # fmt: skip
 
 
@@ -133,14 +133,10 @@ def tile_fetch(
 
     from akashic_kernels.tile_cache.triton import fetch_kernel
 
-    chunk = min(CHUNK_WORDS, _power_of_two(words))
+    chunk = min(CHUNK_WORDS, power_of_two(words))
     flat = (part.view(-1).view(torch.int32) for part in (k_home, k_tiles, v_home, v_tiles))
     with launching(FETCH):
         fetch_kernel[(programs,)](
             *flat, tables.source[layer, which], tables.target[layer, which], tables.count[layer], which,
             TILE=words, CHUNK=chunk, CHUNKS_PER_TILE=-(-words // chunk), num_warps=4,
         )  # fmt: skip
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
