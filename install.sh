@@ -61,9 +61,11 @@ fi
 manuals=$(dirname "$bin")/share/man
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/akashic/wheels
 # As in the daemon's paths.py; the cache folder is named apart.
-states=("${AKASHIC_HOME:-${XDG_DATA_HOME:-$HOME/.local/share}/akashic/store}")
-if [ -z "${AKASHIC_HOME:-}" ]; then
-  states+=("${XDG_CONFIG_HOME:-$HOME/.config}/akashic" "${XDG_STATE_HOME:-$HOME/.local/state}/akashic")
+if [ -n "${AKASHIC_HOME:-}" ]; then
+  states=("$AKASHIC_HOME") holds=("sessions, memory, settings and logs")
+else
+  states=("${XDG_DATA_HOME:-$HOME/.local/share}/akashic/store" "${XDG_CONFIG_HOME:-$HOME/.config}/akashic" "${XDG_STATE_HOME:-$HOME/.local/state}/akashic")
+  holds=("sessions and memory" "settings" "logs")
 fi
 
 # An environment or launcher that this script didn't make is somebody's own: neither written to nor removed.
@@ -96,8 +98,8 @@ if [ $uninstall = 1 ]; then
   done
   say "removed $venv and its launcher"
   say "what stays (rm -r removes it):"
-  for folder in "${states[@]}"; do
-    if [ -e "$folder" ]; then say "  $folder  $(du -sh "$folder" | cut -f 1), sessions, settings and logs"; fi
+  for i in "${!states[@]}"; do
+    if [ -e "${states[i]}" ]; then say "  ${states[i]}  $(du -sh "${states[i]}" | cut -f 1), ${holds[i]}"; fi
   done
   if [ -e "$cache" ]; then say "  $cache  $(du -sh "$cache" | cut -f 1), wheels for the next installation"; fi
   exit 0

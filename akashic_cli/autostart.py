@@ -19,7 +19,8 @@ from akashic_daemon.errors import AkashicError, DaemonNotRunning, DaemonUnhealth
 from akashic_daemon.paths import Paths, ensure_private_dir
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 15.0
+"""The daemon ends itself by force 9.5 s after it has seen the signal; a busy machine lets it see that later."""
 POLL_INTERVAL_S = 0.05
 SHOWN_LOG_LINES = 8
 _ROOM_FOR_WORDS_BYTES = 1 << 16

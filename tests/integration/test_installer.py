@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def test_uninstalling_removes_what_it_made_and_says_where_the_rest_is(home: Path
     (home / ".local/share/akashic/store/akashic.db").write_text("sessions")
     done = install(home, "--uninstall")
     assert done.returncode == 0, done.stderr
-    assert str(home / ".local/share/akashic/store") in done.stderr
+    assert re.search(rf"  {home}/.local/share/akashic/store  \S+, sessions and memory\n", done.stderr)
     left = {str(p.relative_to(home)) for p in (home / ".local").rglob("*") if p.is_file() or p.is_symlink()}
     assert left == {".local/share/akashic/store/akashic.db", ".local/share/man/man1/other.1"}
     assert not (home / ".local/bin").exists()
