@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from akashic_daemon.program.ranges import Ranges, intersect, normal, size, subtract, union
@@ -15,6 +15,9 @@ def ranges(values: frozenset[int]) -> Ranges:
 
 
 @given(SETS, SETS)
+@example(frozenset({1, 2}), frozenset({3, 4}))
+@example(frozenset({3, 4}), frozenset({1, 2}))
+@example(frozenset({1}), frozenset({3}))
 def test_ranges_do_what_sets_do(a: frozenset[int], b: frozenset[int]) -> None:
     assert intersect(ranges(a), ranges(b)) == ranges(a & b)
     assert union(ranges(a), ranges(b)) == ranges(a | b)
