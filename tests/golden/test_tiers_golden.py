@@ -118,7 +118,7 @@ def test_every_expected_file_belongs_to_a_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "payload", "wasted"), [(0, 0, 0), (1, 0, 1), (500, 8, 8), (1023, 16, 16), (1024, 16, 16)]
+    ("used", "payload", "wasted"), [(0, 0, 0), (1, 0, 1), (500, 8, 8), (1023, 15, 16), (1024, 16, 16)]
 )
 def test_a_bar_is_as_long_as_the_budget_and_shows_what_is_wasted(used: int, payload: int, wasted: int) -> None:
     tier = Tier(tier="ram", budget_bytes=1024, used_bytes=used, payload_bytes=used // 2)
