@@ -39,12 +39,12 @@ ANSWER_TIMEOUT_S = 60.0
 class Client:
     """One connection pool to one daemon. Close it, or use it in a `with`."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.socket = socket
         self._http = httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)),
             base_url="http://localhost",
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S),
         )
 
     def __enter__(self) -> Client:

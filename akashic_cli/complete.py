@@ -9,6 +9,9 @@ from typing import Any
 
 from akashic_daemon.errors import AkashicError
 
+ANSWER_TIMEOUT_S = 2.0
+"""A shell that hangs at Tab is worse than one that offers nothing."""
+
 
 def sessions(incomplete: str) -> list[str]:
     """Return the names of sessions that begin so."""
@@ -44,7 +47,7 @@ def _named(path: str, plural: str, field: str, incomplete: str) -> list[str]:
     from akashic_daemon.paths import find_paths
 
     try:
-        with Client(find_paths().socket) as client:
+        with Client(find_paths().socket, answer_timeout_s=ANSWER_TIMEOUT_S) as client:
             found: Any = client.get(path)
     except AkashicError:
         return []

@@ -13,15 +13,17 @@ import typer
 from akashic_cli import complete, pick
 
 
-def _set_home(value: Path | None) -> Path | None:
+def _set_home(value: str | None) -> str | None:
+    if value == "":  # of a variable that isn't set, say; the current folder is nobody's home
+        raise typer.BadParameter("no folder is named")
     if value is not None:
         # The daemon that a command may start must find the same home, so it goes where children inherit it.
-        os.environ["AKASHIC_HOME"] = str(value.expanduser().absolute())
+        os.environ["AKASHIC_HOME"] = str(Path(value).expanduser().absolute())
     return value
 
 
 HomeOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--home",
         metavar="DIR",
@@ -131,7 +133,7 @@ _SERVED: Mapping[str, tuple[str, object]] = {
 def takes_settings(run: Callable[[dict[str, object]], None]) -> Callable[..., None]:
     """Return a command with the options of who starts a daemon; `run` gets the settings that were given, by their names."""
 
-    def command(home: Path | None = None, **given: object) -> None:
+    def command(home: str | None = None, **given: object) -> None:
         del home  # its option has set it
         run({_SERVED[option][0]: value for option, value in given.items() if value is not None})
 

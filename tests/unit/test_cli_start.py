@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 import akashic_cli
-from akashic_cli import autostart
+from akashic_cli import autostart, complete
 from akashic_cli.__main__ import main, report
 from akashic_cli.client import Client
 from akashic_daemon.errors import DaemonUnhealthy, StoreUnwritable
@@ -164,6 +164,21 @@ def test_a_daemon_that_may_not_be_asked_is_not_said_to_be_none(
     said = capsys.readouterr().err
     assert "Permission denied" in said
     assert "no daemon" not in said
+
+
+def test_tab_offers_nothing_of_a_daemon_that_does_not_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(complete, "ANSWER_TIMEOUT_S", 0.01)
+    paths = find_paths()
+    paths.runtime_dir.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(paths.socket))
+        deaf.listen()
+        assert complete.sessions("") == complete.models("") == []
+
+
+def test_a_home_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "path", "--home", ""]) == 2
+    assert "no folder is named" in capsys.readouterr().err
 
 
 def test_home_on_the_command_line_is_the_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
