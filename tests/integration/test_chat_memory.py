@@ -256,3 +256,26 @@ def test_half_a_surrogate_in_a_question_is_searched_for_and_kept_as_what_it_can_
         assert not any("\ud83d" in text or "\udc00" in text for text in said)
 
     on_service(home, check)
+
+
+def test_what_took_the_place_of_remembered_messages_is_remembered_too(home: Path) -> None:
+    first = (user("The heron nests at the mill."), assistant("I see."))
+
+    async def check(service: Service) -> None:
+        memory = service.chat_memory
+        memory._config = memory._config.model_copy(update={"finished_after_s": -1})
+        history = (*first, user("The stork nests on the barn."))
+        await answer(service, replace(ask(*history, memory=True), session="s"))
+        assert await memory.remember_finished() == 1
+        history = (*first, user("The crane nests in the reeds."))
+        await answer(service, replace(ask(*history, memory=True), session="s"))
+        assert await memory.remember_finished() == 1
+        assert await memory.remember_finished() == 0
+        found = {one.turn.text for one in await service.memory.search("who nests where?", limit=50)}
+        assert {
+            "The heron nests at the mill.",
+            "The stork nests on the barn.",
+            "The crane nests in the reeds.",
+        } <= found
+
+    on_service(home, check)

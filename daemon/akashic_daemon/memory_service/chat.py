@@ -308,16 +308,19 @@ class ChatMemory:
     async def _remember(self, session: str, messages: Sequence[Message], namespace: str, *, until: int) -> Remembered:
         """Take a session's first messages into memory, those that aren't there yet."""
 
-        def begin() -> int:
+        def begin() -> tuple[int, Sequence[ChainDigest]]:
             self._remembering.begin(session, namespace)
             known = self._remembering.get(session)
-            return 0 if known is None else known.message_count
+            count = 0 if known is None else known.message_count
+            chains = chain_all(messages[: max(until, count)])
+            stands = known is None or known.chain is None or known.chain in chains[count - 1 : count]
+            return count if stands else 0, chains
 
-        first = await self._thread.run(begin)
-        done = Remembered((), ())
-        if first < until:
-            done = await self._memory.add(namespace, said_of(messages[first:until]), session=session)
-        await self._thread.run(lambda: self._remembering.advance(session, until))
+        first, chains = await self._thread.run(begin)
+        if first >= until:
+            return Remembered((), ())
+        done = await self._memory.add(namespace, said_of(messages[first:until]), session=session)
+        await self._thread.run(lambda: self._remembering.advance(session, until, chains[until - 1]))
         return done
 
     async def remember_finished(self) -> int:

@@ -143,5 +143,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # What a remote model is reached by; its path is the URL.
         "ALTER TABLE models ADD COLUMN remote TEXT",
     ),
+    (
+        # The chain of a session's messages that are in memory: others may have taken their place. '' in older marks.
+        "ALTER TABLE remembering ADD COLUMN chain TEXT NOT NULL DEFAULT ''",
+    ),
 )
 """MIGRATIONS[n] brings a database from version n to n + 1."""
