@@ -211,7 +211,7 @@ class Service:
 
     async def status(self) -> native.Status:
         """Say who runs, with what, and how full it is."""
-        healthy, detail = self._host.glance()  # people look while a long step is computed
+        healthy, detail = await self._host.glance()  # people look while a long step is computed
         activity = [*self._loop.activity(), *self._remote.activity()]
         return native.Status(
             version=__version__,

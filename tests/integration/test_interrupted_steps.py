@@ -128,6 +128,25 @@ def test_status_and_health_are_told_in_the_middle_of_a_step_and_say_when_it_take
     run_with(home, engine, check)
 
 
+def test_a_daemon_that_was_stopped_for_a_minute_in_the_middle_of_a_step_is_healthy_when_it_goes_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = GatedEngine(kv_cells=1 << 14, window_tokens=1 << 13, end_every=NEVER)
+
+    async def check(service: Service) -> None:
+        monkeypatch.setattr(host, "_PING_S", DEADLINE_S)
+        asking = asyncio.create_task(ended(service, ask(user("short"), max_tokens=2)))
+        assert await asyncio.to_thread(engine.begun.acquire, timeout=DEADLINE_S)
+        service._loop._inbox._looked_s -= 62.0  # what the clock says after SIGCONT
+        looked = asyncio.create_task(service.status())
+        await asyncio.sleep(0)
+        engine.open()
+        assert (await looked).healthy
+        assert await asking == "length"
+
+    run_with(home, engine, check)
+
+
 def step_begins(process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     assert any("a long step begins" in line for line in process.stderr)

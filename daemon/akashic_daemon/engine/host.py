@@ -200,20 +200,27 @@ class ModelHost:
         """
         if self.state.state == "loading":
             return True, "loading the model"
-        try:
-            await asyncio.wait_for(self.on_engine_thread(lambda: None), _PING_S)
-        except TimeoutError:
-            return self.glance()
-        return True, "ok"
+        return (True, "ok") if await self._answers() else await self.glance()
 
-    def glance(self) -> tuple[bool, str]:
-        """Tell the same at once: whether the step that is computed now, if any, is no longer than a step may be."""
+    async def glance(self) -> tuple[bool, str]:
+        """Tell the same at once where the step that is computed now, if any, is no longer than a step may be.
+
+        A longer one gets a moment to end: where the whole process was stopped for a while, it goes on now.
+        """
         if self.state.state == "loading":
             return True, "loading the model"
         step_s = self._loop.step_s()
-        if step_s > _STEP_LIMIT_S:
+        if step_s > _STEP_LIMIT_S and not await self._answers():
             return False, f"the step loop has not answered for {step_s:.0f} s"
         return True, "ok"
+
+    async def _answers(self) -> bool:
+        """Tell if the step loop answers a ping within a moment."""
+        try:
+            await asyncio.wait_for(self.on_engine_thread(lambda: None), _PING_S)
+        except TimeoutError:
+            return False
+        return True
 
     async def acquire(self, model: KnownModel) -> Engine:
         """Make `model` the loaded one, waiting for requests on another to end, and keep it until `release`.
