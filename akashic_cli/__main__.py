@@ -28,12 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _reader_left()
         raise
     except Exception as error:  # noqa: BLE001 - the border of the process: nothing may end in a traceback
-        return report(error)
+        return report(error, sys.argv[1:] if argv is None else argv)
     return code if isinstance(code, int) else 0
 
 
-def report(error: Exception) -> int:
-    """Print an error for people on stderr and return its exit code."""
+def report(error: Exception, arguments: Sequence[str] = ()) -> int:
+    """Print an error for people on stderr and return its exit code. arguments: what was typed."""
     if isinstance(error, AkashicError):
         _say(error.message, error.hint)
         return error.exit_code
@@ -48,6 +48,11 @@ def report(error: Exception) -> int:
         command = context.command_path if context is not None else "akashic"
         _say(format_message(), f"`{command} --help` shows what is possible")
         return int(getattr(error, "exit_code", 2))
+    # Only file names may be other bytes: they are opened as they are, and everything else is sent as UTF-8.
+    if isinstance(error, ValueError) and (bad := next((a for a in arguments if not _is_text(a)), None)) is not None:
+        shown = bad.encode("utf-8", "replace").decode()
+        _say(f"reading the command line: {shown!r} is no UTF-8", "give text as UTF-8")
+        return 2
     _say(
         f"running akashic: unexpected {type(error).__name__}: {error}",
         "this is a fault of akashic; `python -X dev -m akashic_cli …` prints the traceback",
@@ -57,6 +62,14 @@ def report(error: Exception) -> int:
 
         traceback.print_exception(error)
     return 1
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _say(message: str, hint: str | None) -> None:

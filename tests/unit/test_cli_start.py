@@ -22,6 +22,7 @@ from akashic_cli.client import Client
 from akashic_daemon.errors import DaemonUnhealthy, StoreUnwritable
 from akashic_daemon.paths import find_paths
 from akashic_daemon.process.lifecycle import only_daemon
+from cli_daemon import listening
 
 FAKE = Path(__file__).parents[1] / "cli_daemon.py"
 
@@ -37,7 +38,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_help_imports_no_engine_client_or_live_view() -> None:
-    heavy = ["llama_cpp", "numpy", "starlette", "uvicorn", "httpx", "rich.live", "pydantic", "prompt_toolkit"]
+    heavy = [
+        "llama_cpp",
+        "torch",
+        "matplotlib",
+        "numpy",
+        "starlette",
+        "uvicorn",
+        "httpx",
+        "rich.live",
+        "pydantic",
+        "prompt_toolkit",
+    ]
     code = (
         "import sys, json\nfrom akashic_cli.__main__ import main\ncode = main(['--help'])\n"
         f"print(json.dumps([code, [m for m in {heavy!r} if m in sys.modules]]))"
@@ -70,6 +82,17 @@ def test_a_wrong_command_line_is_exit_code_2_with_a_hint(
 def test_an_unexpected_exception_is_one_error_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(RuntimeError("boom")) == 1
     assert capsys.readouterr().err.startswith("error: running akashic: unexpected RuntimeError: boom\nhint: ")
+
+
+@pytest.mark.parametrize("command", [["session", "show"], ["mem", "search"], ["mem", "add"], ["chat"]])
+def test_an_argument_that_is_no_text_is_named(command: list[str], home: Path) -> None:
+    with listening():
+        done = subprocess.run(
+            [sys.executable, "-m", "akashic_cli", *command, b"a\xff"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "error: reading the command line: 'a?' is no UTF-8\nhint: give text as UTF-8\n" in done.stderr
 
 
 def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
