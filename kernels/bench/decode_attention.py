@@ -128,15 +128,14 @@ def dense_work(case: Case, splits: int | None) -> tuple[Callable[[], object], to
     return lambda: paged_decode(*arguments, out=out, lse=lse, workspace=workspace), out
 
 
-def with_shape(shape: decode_api.LaunchShape | None, run: Callable[[], Any]) -> Any:
-    """Run with a launch shape of choice in place of the default."""
-    default = decode_api.launch_shape
-    if shape is not None:
-        decode_api.launch_shape = lambda *_: shape
+def with_shape(api: Any, shape: object, run: Callable[[], Any]) -> Any:
+    """Run with a launch shape of choice in place of the api's own."""
+    own = api.launch_shape
+    api.launch_shape = lambda *_: shape
     try:
         return run()
     finally:
-        decode_api.launch_shape = default
+        api.launch_shape = own
 
 
 def tune_dense(timer: Timer, case: Case) -> None:
@@ -145,7 +144,7 @@ def tune_dense(timer: Timer, case: Case) -> None:
     for shape in DENSE_SHAPES:
         for splits in (33, 49, 66) if case.batch == 1 else (1, 2, 4):
             try:
-                time = with_shape(shape, lambda s=splits: timer.microseconds(dense_work(case, s)[0], 12))
+                time = with_shape(decode_api, shape, lambda s=splits: timer.microseconds(dense_work(case, s)[0], 12))
             except Exception as problem:  # noqa: BLE001 - a shape that doesn't fit is a result of tuning
                 print("skipped", shape, splits, str(problem)[:80])
                 continue
@@ -236,16 +235,15 @@ class Sparse:
 def tune_sparse(timer: Timer, sparse: Sparse) -> None:
     """Print the times of many shapes of both launches."""
     results = []
-    for block, warps in itertools.product((16, 32, 64, 128), (4, 8)):
-        select_api.BLOCK, select_api.WARPS = block, warps
-        results.append((round(timer.microseconds(sparse.choose, 15), 1), block, warps))
+    for block, warps in itertools.product((16, 32, 64, 128), (4, 8, 16)):
+        time = with_shape(select_api, (block, warps), lambda: timer.microseconds(sparse.choose, 15))
+        results.append((round(time, 1), block, warps))
     report("tune_choice", {"length": sparse.case.length, "all": sorted(results)})
-    _, select_api.BLOCK, select_api.WARPS = min(results)
     results = []
     for shape, splits in itertools.product(SPARSE_SHAPES, (9, 12, 17, 34, 68)):
         sparse.split(splits)
         try:
-            time = with_shape(shape, lambda: timer.microseconds(sparse.attend, 12))
+            time = with_shape(decode_api, shape, lambda: timer.microseconds(sparse.attend, 12))
         except Exception as problem:  # noqa: BLE001 - a shape that doesn't fit is a result of tuning
             print("skipped", shape, splits, str(problem)[:80])
             continue

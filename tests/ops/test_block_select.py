@@ -159,6 +159,14 @@ def test_scores_that_are_neighbours_or_far_apart_are_told_apart(seed: int, devic
         _check_lists(kv, selection, top_k, 1, 1)
 
 
+@pytest.mark.parametrize(("views", "top_k"), [(33, 11), (100, 32), (1500, 500), (4200, 40)])
+def test_long_rows_with_many_equal_scores_are_listed_in_order(views: int, top_k: int, device: str) -> None:
+    generator = torch.Generator().manual_seed(views)
+    pages = torch.randint(0, 40, (views,), generator=generator).tolist()
+    kv = PagedKv([[(page, 0, 16, 0) for page in pages]], [16 * views], q_heads=1, kv_heads=1, device=device)
+    _check_lists(kv, _select(kv, _bounds(kv), top_k, 1, 2, max_views=views), top_k, 1, 2)
+
+
 def test_views_without_tokens_are_never_chosen(device: str) -> None:
     rows = _row(6)
     rows[0], rows[3], rows[5] = (0, 0, 0, 0), (3, 4, 0, 48), (5, 0, 0, 80)

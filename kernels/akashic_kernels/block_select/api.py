@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from akashic_kernels.rope import Rope
 
 KERNEL = "block_select"
-# Views a program scores, and its warps; measured on an H200.
-BLOCK, WARPS = 64, 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +78,7 @@ def block_select(
         return selection
     from akashic_kernels.block_select.triton import block_select_kernel
 
-    block = min(BLOCK, power_of_two(max_views))
+    block, warps = launch_shape(max_views)
     with launching(KERNEL):
         block_select_kernel[(-(-max_views // block), shape.kv_heads, batch)](
             query, bounds, views, view_start, query_position, rope.phase_step, selection.scores, selection.views,
@@ -89,9 +87,15 @@ def block_select(
             KV_HEADS=shape.kv_heads, GROUP=group, HEAD_DIM=shape.head_dim, PAIRS_BLOCK=power_of_two(shape.head_dim // 2),
             ROTARY=rope.rotary_dim, INTERLEAVED=rope.layout == "interleaved",
             HARDWARE=query.is_cuda, OVERLAP=query.is_cuda and can_overlap(query.device),
-            BLOCK=block, MOST=most, MOST_BLOCK=power_of_two(most), VIEWS_BLOCK=power_of_two(max_views), num_warps=WARPS,
+            BLOCK=block, MOST=most, MOST_BLOCK=power_of_two(most), VIEWS_BLOCK=power_of_two(max_views), num_warps=warps,
         )  # fmt: skip
     return selection
+
+
+def launch_shape(max_views: int) -> tuple[int, int]:
+    """Give how many views a program scores, and its warps, as measured on an H200."""
+    block, warps = (64, 8) if max_views <= 1024 else (128, 16)
+    return min(block, power_of_two(max_views)), warps
 
 
 def check_bounds_shape(bounds: Tensor, query: Tensor) -> PageShape:

@@ -139,6 +139,23 @@ def _threshold(key, top_k, eligible, forced):
 
 
 @triton.jit
+def _ranks(chosen, VIEWS_BLOCK: tl.constexpr):
+    """Count for each view the chosen ones up to it.
+
+    In words of 32, which a warp counts by itself; then each word's are added to all after it. A scan of the whole block joins
+    64 parts one after another.
+    """
+    if VIEWS_BLOCK < 64 or VIEWS_BLOCK > 4096:  # one word, or more pairs of words than are worth comparing
+        return tl.cumsum(chosen.to(tl.int32), 0)
+    WORDS: tl.constexpr = VIEWS_BLOCK // 32
+    bits = tl.reshape(chosen.to(tl.int32), [WORDS, 32])
+    word = tl.arange(0, WORDS)
+    of_word = tl.sum(bits, 1)
+    before = tl.sum(tl.where(word[None, :] < word[:, None], of_word[None, :], 0), 1)
+    return tl.reshape(tl.cumsum(bits, 1) + before[:, None], [VIEWS_BLOCK])
+
+
+@triton.jit
 def _choose(
     score,
     view_list,
@@ -155,7 +172,9 @@ def _choose(
     VIEWS_BLOCK: tl.constexpr,
 ):
     """Write the list of one row and KV head from its scores [VIEWS_BLOCK]."""
-    index = tl.arange(0, VIEWS_BLOCK)
+    # Told that neighbours are not, the compiler keeps one view of each 32 in a thread from here to the stores, which are
+    # scattered anyway; else it loads four at a time and hands everything round again before it stores.
+    index = tl.max_contiguous(tl.arange(0, VIEWS_BLOCK), 1)
     exists = index < count
     length = tl.load(view_list + index * 4 + 2, mask=exists, other=0)
     has_tokens = length > 0
@@ -171,9 +190,8 @@ def _choose(
         # Equal keys stand at the threshold: of them the first ones.
         above = eligible & (key > threshold)
         equal = eligible & (key == threshold)
-        rank = tl.cumsum(equal.to(tl.int32), 0)
-        chosen = forced | above | (equal & (rank <= wanted - tl.sum(above.to(tl.int32), 0)))
-    place = tl.cumsum(chosen.to(tl.int32), 0) - 1
+        chosen = forced | above | (equal & (_ranks(equal, VIEWS_BLOCK) <= wanted - tl.sum(above.to(tl.int32), 0)))
+    place = _ranks(chosen, VIEWS_BLOCK) - 1
     to = selected + (list_index.to(tl.int64) * MOST + place) * 4
     for field in tl.static_range(4):
         tl.store(to + field, tl.load(view_list + index * 4 + field, mask=chosen, other=0), mask=chosen)
@@ -260,7 +278,7 @@ def block_select_kernel(
         before = tl.atomic_add(arrived + list_index, 1, sem="acq_rel", scope="gpu")
         if before == parts - 1:
             tl.debug_barrier()
-            every = tl.arange(0, VIEWS_BLOCK)
+            every = tl.max_contiguous(tl.arange(0, VIEWS_BLOCK), 1)
             all_scores = tl.load(score_list + every, mask=every < count, other=0.0, cache_modifier=".cg")
             _choose(
                 all_scores,
