@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the console script passes it to `sys.exit`."""
     from akashic_cli.app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal of another encoding shows ? for what it lacks; it is no reason to end in the middle.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
     try:
         code = app(list(argv) if argv is not None else None, prog_name="akashic", standalone_mode=False)
         sys.stdout.flush()

@@ -95,6 +95,16 @@ def test_an_argument_that_is_no_text_is_named(command: list[str], home: Path) ->
     assert "error: reading the command line: 'a?' is no UTF-8\nhint: give text as UTF-8\n" in done.stderr
 
 
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(home: Path) -> None:
+    with listening():
+        done = subprocess.run(
+            [sys.executable, "-m", "akashic_cli", "chat", "hi"], env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "reused 90 ? computed 10" in done.stderr
+
+
 def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     from akashic_cli import app as tree
 
