@@ -71,6 +71,16 @@ def test_a_term_counts_less_each_time() -> None:
     assert again.worth < first.worth
 
 
+def test_a_turn_pays_once_for_naming_its_speaker() -> None:
+    """Whatever is kept of the turn, its cost is what it takes in the compacted text."""
+    turns = [Spoken("a", "Violins come from Cremona. Cellos come from Venice."), Spoken("b", "Basses come from Milan.")]
+    weighed = weigh(turns, _even, Counter())
+    assert [clause.turn for clause in weighed] == [0, 0, 1]
+    costs = [clause.cost_chars - len(clause.text) for clause in weighed]
+    assert costs[0] == costs[2] > costs[1]
+    assert sum(clause.cost_chars for clause in weighed) == extract(turns, weighed, 0.0).kept_chars
+
+
 def test_a_question_counts_in_full_when_its_answer_is_short() -> None:
     asked = "Which instruments does your brother restore?"
     short = weigh([Spoken("a", asked), Spoken("b", "Old violins")], _even, Counter())

@@ -11,6 +11,7 @@ import pytest
 from akashic_daemon.memory import chunks, ingest, reconcile
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.postings import Postings
+from akashic_daemon.memory.retold import EXTRACTIVE
 from akashic_daemon.store.memory.rows import Relation
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
@@ -51,6 +52,17 @@ def test_a_later_statement_of_one_slot_supersedes_and_both_stay(memory: Memory) 
     assert relation.relation is Relation.SUPERSEDES
     assert "Paris after Lyon" in relation.reason
     assert [turn.text for turn in memory.store.turns(old.turn_ids).values()] == ["I live in Lyon."]
+
+
+def test_what_earlier_turns_of_the_namespace_said_is_worth_less_when_it_is_said_again(memory: Memory) -> None:
+    """However rare its terms are: both chunks have the same ones, and equally many characters."""
+    made = []
+    for text in ("Bob restores violins near Cremona.", "Near Cremona restores Bob violins."):
+        ingest.remember(memory, "user", "s", [say(text)])
+        made += chunks.seal(memory, "user")
+    first, again = (reconcile.prepare(memory, chunk).clauses for chunk in made)
+    assert [clause.cost_chars for clause in first] == [clause.cost_chars for clause in again]
+    assert again[0].worth < first[0].worth
 
 
 def test_what_was_said_earlier_and_came_later_does_not_supersede(memory: Memory) -> None:
@@ -109,7 +121,7 @@ def test_prose_is_cut_to_half_and_code_is_kept_word_for_word(memory: Memory) -> 
     assert "Cremona" in version.text
     assert "nice to hear" not in version.text
     assert version.rho < 0.8
-    assert version.made_by == reconcile.EXTRACTIVE
+    assert version.made_by == EXTRACTIVE
 
 
 def test_lines_that_a_related_chunk_has_are_named_not_kept_again(memory: Memory) -> None:

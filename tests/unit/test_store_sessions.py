@@ -230,6 +230,8 @@ def test_a_window_that_began_behind_the_new_end_begins_anew(store: SessionStore)
     assert store.fork("a", "b", 2).window_start_message is None
     store.rewind("a", 3)
     assert store.get("a").window_start_message == 2
+    store.set_window_start("a", 3)
+    assert store.get("a").window_start_message == 3, "it may begin at the end: before the turn that comes"
     store.rewind("a", 2)
     assert store.get("a").window_start_message is None
 
