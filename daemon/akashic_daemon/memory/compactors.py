@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from akashic_daemon.errors import AkashicError
 from akashic_daemon.memory import lines
 from akashic_daemon.memory.recalled import day
-from akashic_daemon.memory.reconcile import EXTRACTIVE, Outcome, Rejected, Task
+from akashic_daemon.memory.reconcile import Outcome, Rejected, Task
+from akashic_daemon.memory.retold import EXTRACTIVE
 from akashic_daemon.memory.statements import stated
 from akashic_daemon.memory.words import terms
 from akashic_daemon.store.memory.rows import NewRecord, Turn

@@ -18,6 +18,7 @@ from akashic_daemon.memory.embedder import Embedder
 from akashic_daemon.memory.extents import ChunkExtents
 from akashic_daemon.memory.index import NamespaceIndex
 from akashic_daemon.memory.meaning import TokenWeights
+from akashic_daemon.memory.retold import retold
 from akashic_daemon.store.memory.rows import Added, Forgotten, IndexRow, NewTurn, Turn, storable
 from akashic_daemon.store.memory.store import MemoryStore
 
@@ -90,21 +91,27 @@ class Memory:
         turns = self.store.turns([turn_id for _, turn_id, _ in found[:limit]])
         return [Span(turns[turn_id], score, parts) for score, turn_id, parts in found[:limit] if turn_id in turns]
 
+    def plan_forgetting(self, turn_ids: Iterable[int]) -> Forgotten:
+        """Return what `forget` would remove, and remove nothing."""
+        ids = list(turn_ids)
+        return self.store.plan_forgetting(ids, retold(self.store, self.store.turns(ids).values()))
+
     def forget(self, turn_ids: Iterable[int]) -> Forgotten:
         """Remove turns with all that was derived from them, from the store and from every index."""
         ids = list(turn_ids)
         turns = self.store.turns(ids)
         touched = {turn.namespace for turn in turns.values()}
+        told = retold(self.store, turns.values())
         if self.extents is not None:
+            gone = self.store.plan_forgetting(ids, told)
             # First of all: a crash in between leaves a chunk without its copy, not a copy without its chunk.
             for namespace in touched:
-                own = {t.chunk_id for t in turns.values() if t.namespace == namespace and t.chunk_id is not None}
-                self.extents.drop(namespace, own)
+                self.extents.drop(namespace, (*gone.changed_chunk_ids, *gone.emptied_chunk_ids))
         for namespace in touched:
             texts = [turn.text for turn in turns.values() if turn.namespace == namespace]
             self._uncount(namespace, texts)
         try:
-            return self.store.forget(ids)
+            return self.store.forget(ids, told)
         finally:
             for namespace in touched:
                 self._drop_index(namespace)

@@ -20,6 +20,7 @@ from akashic_daemon.memory.extract import Extract, Spoken, Weighed, Worths
 from akashic_daemon.memory.memory import Memory
 from akashic_daemon.memory.reads import file_reads
 from akashic_daemon.memory.repeats import LineIndex, superseded, superseded_note
+from akashic_daemon.memory.retold import EXTRACTIVE
 from akashic_daemon.memory.statements import Statement, judge, statements
 from akashic_daemon.memory.words import terms
 from akashic_daemon.store.memory.rows import Chunk, NewRecord, NewRelation, Record, Turn
@@ -27,7 +28,6 @@ from akashic_daemon.store.memory.rows import Chunk, NewRecord, NewRelation, Reco
 MOST_RELATED = 5
 RHO = 0.495
 """Share of prose that is kept; asked for a little below a half, so that the actual one is."""
-EXTRACTIVE = "extractive"
 _KEYWORDS = 24
 _HITS = 64
 _SLOT_RECORDS = 16
@@ -133,9 +133,12 @@ def composed(turns: Sequence[Turn], texts: Mapping[int, str]) -> tuple[str, floa
 def store(memory: Memory, task: Task, outcome: Outcome) -> list[int]:
     """Keep what became of a chunk, all of it or nothing; return the ids of the new records.
 
-    What was forgotten since `prepare` read it leaves the chunk waiting. Raises NotFound when the chunk itself is gone.
+    What was forgotten since `prepare` read it, there or in a related chunk, leaves the chunk waiting. Raises NotFound when
+    the chunk itself is gone.
     """
-    if tuple(memory.store.turns_of_chunk(task.chunk.id)) != task.turns:
+    if tuple(memory.store.turns_of_chunk(task.chunk.id)) != task.turns or not all(
+        other.text == _text_of(memory, other.chunk_id) for other in task.related
+    ):
         memory.store.chunk(task.chunk.id)
         return []
     there = {(r.text, r.turn_ids) for r in memory.store.records_of_chunk(task.chunk.id)}

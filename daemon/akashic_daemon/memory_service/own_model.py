@@ -12,7 +12,7 @@ from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import EngineError, NotFound
 from akashic_daemon.memory.asking import RemoteModel
 from akashic_daemon.memory.compactors import Asked, Compactor, Extractive, ModelCompactor, Reply
-from akashic_daemon.memory.reconcile import EXTRACTIVE
+from akashic_daemon.memory.retold import EXTRACTIVE
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput
 from akashic_daemon.trajectory.message import Message, Role
 

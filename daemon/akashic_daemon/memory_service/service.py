@@ -278,7 +278,7 @@ class MemoryService:
                 )
             ids = select(memory, selector)
             turns = tuple(memory.store.turns(ids).values())
-            gone = memory.store.plan_forgetting(ids) if dry_run else memory.forget(ids)
+            gone = memory.plan_forgetting(ids) if dry_run else memory.forget(ids)
             return Forgetting(gone, turns, not dry_run)
 
         done = await self._run(work)

@@ -113,6 +113,15 @@ def versions(c: sqlite3.Connection, chunk_id: int) -> list[ChunkVersion]:
     return [ChunkVersion(*row) for row in rows]
 
 
+def texts(c: sqlite3.Connection, space: int, except_by: str) -> list[tuple[int, str]]:
+    """Return the texts of a namespace's versions that others than one made, each with its chunk."""
+    return c.execute(
+        "SELECT v.chunk_id, v.text FROM chunk_versions v JOIN chunks k ON k.id = v.chunk_id "
+        "WHERE k.namespace_id = ? AND v.made_by <> ?",
+        (space, except_by),
+    ).fetchall()
+
+
 def link(c: sqlite3.Connection, chunk_id: int, others: Sequence[tuple[int, float]]) -> None:
     """Link a chunk to others, each with a weight; a link that is there gets the new weight."""
     c.executemany(

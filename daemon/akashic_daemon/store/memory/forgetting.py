@@ -1,7 +1,7 @@
 """Removing turns with all that was derived from them. Works inside the caller's transaction or read.
 
 A statement or a compacted text that rests on a forgotten turn may hold its words, so it goes as well, whatever else it
-rests on; its chunk then waits for reconciliation again.
+rests on; its chunk then waits for reconciliation again. What models wrote elsewhere with its words, the caller names.
 """
 
 from __future__ import annotations
@@ -12,30 +12,36 @@ from collections import Counter
 from collections.abc import Iterable
 
 from akashic_daemon.store.memory import chunks
-from akashic_daemon.store.memory.rows import Forgotten
+from akashic_daemon.store.memory.rows import Forgotten, Retold
 
 _DOOMED = "(SELECT id FROM doomed)"
 
 
-def plan(c: sqlite3.Connection, turn_ids: Iterable[int]) -> Forgotten:
-    """Return what forgetting the turns removes; unknown ids don't count. Keeps the ids in a temporary table."""
+def plan(c: sqlite3.Connection, turn_ids: Iterable[int], retold: Retold) -> Forgotten:
+    """Return what forgetting the turns removes; unknown ids don't count. Keeps the ids in a temporary table.
+
+    retold: texts that go too.
+    """
     c.execute("CREATE TEMP TABLE IF NOT EXISTS doomed (id INTEGER PRIMARY KEY)")
     c.execute("DELETE FROM doomed")
     c.executemany("INSERT OR IGNORE INTO doomed (id) VALUES (?)", [(int(turn),) for turn in turn_ids])
     c.execute("DELETE FROM doomed WHERE id NOT IN (SELECT id FROM turns)")
     touched = f"SELECT DISTINCT chunk_id FROM turns WHERE chunk_id IS NOT NULL AND id IN {_DOOMED}"
     left = f"SELECT chunk_id FROM turns WHERE chunk_id IS NOT NULL AND id NOT IN {_DOOMED}"
+    resting = _column(c, f"SELECT DISTINCT record_id FROM record_turns WHERE turn_id IN {_DOOMED}")
+    changed = _column(c, f"SELECT * FROM ({touched}) WHERE chunk_id IN ({left})")
+    emptied = _column(c, f"SELECT * FROM ({touched}) WHERE chunk_id NOT IN ({left}) ORDER BY chunk_id")
     return Forgotten(
         _column(c, "SELECT id FROM doomed ORDER BY id"),
-        _column(c, f"SELECT DISTINCT record_id FROM record_turns WHERE turn_id IN {_DOOMED} ORDER BY record_id"),
-        _column(c, f"SELECT * FROM ({touched}) WHERE chunk_id IN ({left}) ORDER BY chunk_id"),
-        _column(c, f"SELECT * FROM ({touched}) WHERE chunk_id NOT IN ({left}) ORDER BY chunk_id"),
+        tuple(sorted(retold.record_ids.union(resting))),
+        tuple(sorted(retold.chunk_ids.union(changed).difference(emptied))),
+        emptied,
     )
 
 
-def carry_out(c: sqlite3.Connection, turn_ids: Iterable[int]) -> Forgotten:
+def carry_out(c: sqlite3.Connection, turn_ids: Iterable[int], retold: Retold) -> Forgotten:
     """Remove the turns and what was derived from them; document counts follow."""
-    gone = plan(c, turn_ids)
+    gone = plan(c, turn_ids, retold)
     _uncount_terms(c)
     _bridge(c)
     for name, ids in (("records", gone.record_ids), ("chunks", gone.emptied_chunk_ids)):

@@ -109,6 +109,13 @@ def of_namespace(c: sqlite3.Connection, space: int) -> list[Record]:
     return list(_read(c, "WHERE r.namespace_id = ? ORDER BY r.id", (space,)))
 
 
+def texts(c: sqlite3.Connection, space: int, except_by: str) -> list[tuple[int, str]]:
+    """Return the texts of a namespace's statements that others than one made, each with its id."""
+    return c.execute(
+        "SELECT id, text FROM records WHERE namespace_id = ? AND made_by <> ?", (space, except_by)
+    ).fetchall()
+
+
 def relations(c: sqlite3.Connection, record_id: int) -> list[RecordRelation]:
     """Return the relations that a record takes part in, on either side."""
     rows = c.execute(

@@ -187,6 +187,17 @@ class EmbedderState:
 
 
 @dataclass(frozen=True, slots=True)
+class Retold:
+    """Chunks whose compacted texts, and records, that hold words of turns on which they don't rest."""
+
+    chunk_ids: frozenset[int] = frozenset()
+    record_ids: frozenset[int] = frozenset()
+
+
+NOWHERE = Retold()
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """What forgetting removes, or removed: the turns, what was derived from them, and the chunks whose text changes."""
 

@@ -15,6 +15,7 @@ from akashic_daemon.store.database import Database, open_database
 from akashic_daemon.store.memory import chunks, forgetting, marks, records, turns
 from akashic_daemon.store.memory.marks import WatchMark
 from akashic_daemon.store.memory.rows import (
+    NOWHERE,
     Added,
     Chunk,
     ChunkVersion,
@@ -28,6 +29,7 @@ from akashic_daemon.store.memory.rows import (
     Record,
     RecordRelation,
     Relation,
+    Retold,
     Source,
     Turn,
 )
@@ -372,17 +374,23 @@ class MemoryStore:
         with self._database.transaction() as c:
             marks.drop(c, turns.namespace_id(c, namespace), mark)
 
-    def plan_forgetting(self, turn_ids: Iterable[int]) -> Forgotten:
+    def written(self, namespace: str, *, except_by: str) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Return the compacted texts, by chunk, and the statements, by record, that others than one wrote."""
+        with self._database.reading() as c:
+            space = turns.namespace_id(c, namespace)
+            return chunks.texts(c, space, except_by), records.texts(c, space, except_by)
+
+    def plan_forgetting(self, turn_ids: Iterable[int], retold: Retold = NOWHERE) -> Forgotten:
         """Return what `forget` would remove, and remove nothing."""
         with self._database.transaction() as c:
-            return forgetting.plan(c, turn_ids)
+            return forgetting.plan(c, turn_ids, retold)
 
-    def forget(self, turn_ids: Iterable[int]) -> Forgotten:
+    def forget(self, turn_ids: Iterable[int], retold: Retold = NOWHERE) -> Forgotten:
         """Remove turns with all that was derived from them; when it returns, no file of the database has their text.
 
-        Raises Conflict when another process holds the log: then the turns are gone from every answer, not yet from it.
+        retold: what goes with them although it rests on other turns. Raises Conflict when another process holds the log: then the turns are gone from every answer, not yet from it.
         """
         with self._database.transaction() as c:
-            gone = forgetting.carry_out(c, turn_ids)
+            gone = forgetting.carry_out(c, turn_ids, retold)
         self._database.shrink()
         return gone
