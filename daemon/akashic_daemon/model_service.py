@@ -17,7 +17,7 @@ from akashic_daemon.remote.endpoint import Endpoint, parse_url
 from akashic_daemon.store.models import ModelRegistry, ModelRow
 from akashic_daemon.store.thread import StoreThread
 
-_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]{1,128}")
+_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 """A name is typed, and is a segment of a URL."""
 
 
@@ -173,6 +173,16 @@ class ModelService:
         return await self._added(name)
 
     async def _add_remote(self, request: native.AddModelRequest, asked: native.RemotePlace) -> native.ModelSummary:
+        for field, text in (
+            ("url", asked.url),
+            ("model", asked.model),
+            ("key_env", asked.key_env),
+            ("key_file", asked.key_file),
+        ):
+            if not text.isprintable():
+                raise BadRequest(
+                    f"adding a remote model: its {field} {text!r} can't be written", hint="send printable characters"
+                )
         endpoint = Endpoint(
             parse_url(asked.url), asked.model, asked.window_tokens, asked.key_env, asked.key_file, asked.passes_ops,
             asked.session_header,

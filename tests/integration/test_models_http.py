@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -138,5 +139,20 @@ def test_showing_another_model_keeps_the_loaded_one_and_what_it_computed(home: P
         assert "cut off" in (await client.get(f"{MODELS}/broken")).json()["summary"]["problem"]
         assert loads.names == ["fake"]
         assert (await answer(service, ask(user("hi")))).reuse.reused_tokens > 0
+
+    with_client(home, check)
+
+
+@pytest.mark.parametrize("odd", ["x\ud800y", "x\x00y"])
+@pytest.mark.parametrize("field", ["name", "url", "model", "key_env", "key_file"])
+def test_texts_that_cannot_be_written_are_refused_for_a_remote_model(home: Path, field: str, odd: str) -> None:
+    async def check(client: httpx.AsyncClient, _service: Service, _loads: Loads) -> None:
+        place = {"url": "http://127.0.0.1:9/v1", "model": "m"}
+        place |= {} if field == "name" else {field: f"http://{odd}:9/v1" if field == "url" else f"/{odd}"}
+        body = {"name": odd if field == "name" else "far", "remote": place}
+        refused = await client.post(MODELS, content=json.dumps(body))
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["code"] == "bad_request"
+        assert "far" not in (await client.get(MODELS)).text
 
     with_client(home, check)

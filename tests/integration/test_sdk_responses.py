@@ -81,6 +81,8 @@ def test_a_stored_response_is_there_until_it_is_deleted_and_then_in_no_file(clie
     assert client.responses.retrieve(kept.id).output_text == kept.output_text
     items: list[Any] = client.responses.input_items.list(kept.id).data
     assert [item.content[0].text for item in items] == ["xyzzy-first"]
+    with pytest.raises(openai.BadRequestError, match="order is 'up'"):
+        client.responses.input_items.list(kept.id, extra_query={"order": "up"})
     unkept = client.responses.create(model="fake", input="secret", max_output_tokens=5, store=False)
     for missing in (unkept.id, "resp_nope"):
         with pytest.raises(openai.NotFoundError, match="no stored response"):

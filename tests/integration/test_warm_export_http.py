@@ -71,8 +71,10 @@ def test_a_session_that_does_not_exist_is_a_plain_404(home: Path) -> None:
     async def check(service: Service) -> None:
         async with client_of(service) as client:
             response = await client.get(f"{PREFIX}/sessions/nobody/export", params={"kv": "1"})
+            odd = await client.get(f"{PREFIX}/sessions/nobody/export", params={"kv": "yes"})
         assert response.status_code == 404
         assert "nobody" in response.json()["error"]["message"]
+        assert (odd.status_code, odd.json()["error"]["code"]) == (400, "bad_request")
 
     on_service(home, check)
 

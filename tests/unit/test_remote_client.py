@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from akashic_daemon.api.border import error_response
 from akashic_daemon.errors import (
     AkashicError,
     BadRequest,
@@ -68,6 +69,22 @@ def test_the_pause_that_a_server_asks_for_is_kept_and_counts() -> None:
         heard(patient)
     assert caught.value.details["retry_after_s"] == 60
     assert patient.pauses_s == []
+
+
+@pytest.mark.parametrize("pause", ["inf", "nan", "-3", "1e300", "Tue, 01 Dec 2026 02:00:00 GMT"])
+def test_a_pause_that_nobody_can_mean_is_passed_on_to_no_client(pause: str) -> None:
+    upstream = Upstream([refuses(429, "slow down", **{"retry-after": pause})])
+    with pytest.raises(Overloaded) as caught:
+        heard(upstream)
+    assert error_response("/v1/chat/completions", caught.value).headers["retry-after"] == "5"
+    assert len(upstream.requests) > 1
+
+
+@pytest.mark.parametrize("said", [{"error": {}}, {"error": {"code": 5}}, {}])
+def test_a_refusal_without_words_says_that(said: dict[str, Any]) -> None:
+    upstream = Upstream([lambda _request: httpx.Response(501, json=said)])
+    with pytest.raises(UpstreamError, match="answered 501: nothing more"):
+        heard(upstream)
 
 
 def test_a_server_that_stays_away_is_an_error_within_the_limit() -> None:

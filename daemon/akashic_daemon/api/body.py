@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -77,9 +78,32 @@ def parse(model: type[M], data: dict[str, Any]) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(p) for p in first["loc"]) or "body"
-        shown = repr(first.get("input"))[:80]
-        raise BadRequest(f"field {field!r}: {first['msg']}, got {shown}", param=field) from error
+        found, place = _innermost(error, data)
+        field = ".".join(map(str, place)) or "body"
+        shown = repr(found.get("input"))[:80]
+        raise BadRequest(f"field {field!r}: {found['msg']}, got {shown}", param=field) from error
     except RecursionError as error:
         raise _too_deep() from error
+
+
+def _innermost(error: ValidationError, data: dict[str, Any]) -> tuple[Mapping[str, Any], list[str | int]]:
+    """Return the first thing that is wrong, and its place.
+
+    Of a field that may be of several kinds each kind has errors: the innermost one tells of the kind that was meant.
+    """
+    errors = error.errors(include_url=False, include_context=False)
+    places = [_place(one["loc"], data, is_missing=one["type"] == "missing") for one in errors]
+    of_field = [i for i, place in enumerate(places) if place[:1] == places[0][:1]]
+    best = max(of_field, key=lambda i: len(places[i]))
+    return errors[best], places[best]
+
+
+def _place(loc: Sequence[str | int], data: Any, *, is_missing: bool) -> list[str | int]:
+    """Return where an error stands in what was sent; pydantic also names the kinds that a value may have."""
+    out: list[str | int] = []
+    part: Any
+    for part in loc:
+        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
+            out.append(part)
+            data = data[part]
+    return [*out, loc[-1]] if is_missing else out

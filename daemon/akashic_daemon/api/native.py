@@ -146,7 +146,10 @@ async def fork_session(request: Request) -> Response:
 
 async def export_session(request: Request) -> Response:
     """Answer with a session's messages, one a line; with `kv=1` as a file that holds its KV too."""
-    if request.query_params.get("kv") == "1":
+    kv = request.query_params.get("kv", "0")
+    if kv not in ("0", "1"):
+        raise BadRequest(f"kv is {kv!r}", hint="kv=1 exports the KV too, kv=0 the messages alone")
+    if kv == "1":
         return _archive(service_of(request).export_warm(request.path_params["session"]))
     messages = await service_of(request).export_session(request.path_params["session"])
     return Response(b"".join(dump(m.to_json()) + b"\n" for m in messages), media_type="application/x-ndjson")

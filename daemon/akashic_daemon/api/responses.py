@@ -103,7 +103,10 @@ async def input_items(request: Request) -> Response:
     service = service_of(request)
     stored = await service.responses.get(request.path_params["id"])
     named = [_with_id(item, f"{stored.id}_{index}") for index, item in enumerate(stored.items)]
-    if request.query_params.get("order", "desc") != "asc":
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest(f"order is {order!r}", hint="asc gives the oldest first, desc the newest", param="order")
+    if order == "desc":
         named.reverse()
     ends = {"first_id": named[0]["id"], "last_id": named[-1]["id"]} if named else {"first_id": None, "last_id": None}
     return json_response({"object": "list", "data": named, **ends, "has_more": False})

@@ -28,6 +28,7 @@ from akashic_daemon.remote.waits import Waits
 logger = logging.getLogger("akashic.remote")
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
+_LONGEST_ASKED_S = 7 * 86400.0
 _QUOTED_CHARS = 300
 _LONGEST_ERROR_BYTES = 65536
 _LONGEST_EVENT_BYTES = 64 << 20
@@ -239,15 +240,16 @@ class RemoteClient:
 
 
 def _asked_pause(response: httpx.Response) -> float:
-    """Return the seconds that a server wants to be left alone; 0 when it doesn't say, or says a date."""
+    """Return the seconds that a server wants to be left alone; 0 when it doesn't say, or says a date, or nonsense."""
     try:
-        return max(0.0, float(response.headers.get("retry-after", "0")))
+        asked_s = float(response.headers.get("retry-after", "0"))
     except ValueError:
         return 0.0
+    return asked_s if 0.0 <= asked_s <= _LONGEST_ASKED_S else 0.0
 
 
 def _words(body: Any) -> str:
     """Return the message of an error, whichever shape it has."""
     error = body.get("error", body) if isinstance(body, dict) else body
     message = (error.get("message") or error.get("detail")) if isinstance(error, dict) else error
-    return " ".join(str(message).split())[:_QUOTED_CHARS]
+    return " ".join(str(message or "").split())[:_QUOTED_CHARS]
