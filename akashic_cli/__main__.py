@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
 
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, StoreUnwritable
 
 EXIT_INTERRUPTED = 130
 
@@ -16,10 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the console script passes it to `sys.exit`."""
     from akashic_cli.app import app
 
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal of another encoding shows ? for what it lacks; it is no reason to end in the middle.
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
-            stream.reconfigure(errors="replace")
+    _prepare_output()
     try:
         code = app(list(argv) if argv is not None else None, prog_name="akashic", standalone_mode=False)
         sys.stdout.flush()
@@ -32,6 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error.__context__, BrokenPipeError):
             return _reader_left()
         raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return report(error)
+        _discard_output()
+        return report(StoreUnwritable(f"writing to stdout: {error.strerror}", hint="free space there"))
     except Exception as error:  # noqa: BLE001 - the border of the process: nothing may end in a traceback
         return report(error, sys.argv[1:] if argv is None else argv)
     return code if isinstance(code, int) else 0
@@ -83,10 +86,28 @@ def _say(message: str, hint: str | None) -> None:
         print(f"hint: {hint}", file=sys.stderr)
 
 
+def _prepare_output() -> None:
+    """See to it that printing works whatever stdout and stderr are."""
+    # Closed ones (`>&-`) are none, and what is printed to no stderr would come out on stdout.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal of another encoding shows ? for what it lacks; it is no reason to end in the middle.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
 def _reader_left() -> int:
-    """Leave quietly when the reader of stdout went away (`| head`); Python must not flush into the closed pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """Leave quietly when the reader of stdout went away (`| head`)."""
+    _discard_output()
     return 0
+
+
+def _discard_output() -> None:
+    """Let go of what wasn't written yet; Python must not flush it into a closed pipe or a full disk."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

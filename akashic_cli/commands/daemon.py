@@ -110,16 +110,15 @@ def logs(
     log = find_paths().daemon_log
     try:
         end = log.stat().st_size
-        for line in log_tail(log, lines, end=end):
-            print(printable(line))
-        for text in followed(log, end) if follow else ():
-            print(printable(text), end="", flush=True)
+        shown = log_tail(log, lines, end=end)
     except FileNotFoundError:
         raise NotFound(f"reading the daemon's log: there is no {log}", hint="`akashic daemon start` makes it") from None
-    except BrokenPipeError:
-        raise
     except OSError as error:
         raise UsageError(f"reading the daemon's log {log}: {error.strerror}", hint="fix its permissions") from error
+    for line in shown:
+        print(printable(line))
+    for text in followed(log, end) if follow else ():
+        print(printable(text), end="", flush=True)
 
 
 @app.command()

@@ -105,6 +105,22 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(home: Path) -> Non
     assert "reused 90 ? computed 10" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_output_that_a_full_disk_refuses_is_named(home: Path) -> None:
+    command = f"{sys.executable} -m akashic_cli config show >/dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == StoreUnwritable.exit_code
+    assert done.stderr == "error: writing to stdout: No space left on device\nhint: free space there\n"
+
+
+def test_closed_streams_are_no_error_and_talk_never_becomes_data(home: Path) -> None:
+    with listening():
+        for streams, out in ((">&-", ""), ("2>&-", "Hello from the fake daemon.\n")):
+            command = f"{sys.executable} -m akashic_cli chat hi {streams} </dev/null"
+            done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+            assert (done.returncode, done.stdout) == (0, out), done.stderr
+
+
 def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     from akashic_cli import app as tree
 
