@@ -98,6 +98,21 @@ def test_what_may_still_be_worth_something_is_left_also_when_asked(database: Dat
     assert kind in {f.kind for f in check(database)}
 
 
+@pytest.mark.parametrize("damage", ["x'010203'", "x''", "'text'", "17", "x'ffffffff'"])
+def test_a_session_is_read_without_the_ids_of_an_answer_that_are_damaged(database: Database, damage: str) -> None:
+    store = SessionStore(database, SystemClock())
+    store.create("t", origin="test")
+    store.append("t", [Message(Role.USER, "asked"), Message(Role.ASSISTANT, "answered")])
+    asked, _ = store.messages("t")
+    store.remember_sampled(asked.chain, "answered", [5, 6])
+    assert store.messages("t")[1].token_ids == (5, 6)
+    database.connection.execute(f"UPDATE sampled SET token_ids = {damage}")
+    assert [m.token_ids for m in store.messages("t")] == [None, None]
+    assert store.recall_sampled(asked.chain, "answered") is None
+    assert store.recall_text("answered") is None
+    assert Kind.DAMAGED_SAMPLED in {f.kind for f in check(database)}
+
+
 WHOLE = Message(
     Role.TOOL,
     "said",

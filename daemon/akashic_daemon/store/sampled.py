@@ -34,7 +34,7 @@ def remember(c: sqlite3.Connection, parent: ChainDigest | None, text: str, token
 
 
 def recall(c: sqlite3.Connection, parent: ChainDigest | None, text: str) -> list[int] | None:
-    """Return the ids, None when the text wasn't sampled here."""
+    """Return the ids, None when the text wasn't sampled here or they are damaged."""
     row = c.execute(
         "SELECT token_ids FROM sampled WHERE parent_chain = ? AND text_digest = ?", (parent or "", text_digest(text))
     ).fetchone()
@@ -66,9 +66,11 @@ def _to_blob(token_ids: Sequence[int]) -> bytes:
     return ids.tobytes()
 
 
-def from_blob(blob: bytes) -> list[int]:
-    """Read little-endian int32s."""
+def from_blob(blob: object) -> list[int] | None:
+    """Read little-endian int32s; None when these are no token ids, which only damage makes them."""
+    if not isinstance(blob, bytes) or not blob or len(blob) % 4:
+        return None
     ids = array("i", blob)
     if sys.byteorder == "big":
         ids.byteswap()
-    return ids.tolist()
+    return ids.tolist() if min(ids) >= 0 else None

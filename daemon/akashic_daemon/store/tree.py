@@ -131,14 +131,14 @@ def read_path(c: sqlite3.Connection, head: Node) -> list[StoredMessage]:
     """Return the messages up to `head` in order. Raises StoreError when one isn't what its digest says."""
     if head.id is None:
         return []
-    ids = {(r[0], r[1]): tuple(sampled.from_blob(r[2])) for r in c.execute(PATH + _SAMPLED, (head.id,))}
+    ids = {(r[0], r[1]): sampled.from_blob(r[2]) for r in c.execute(PATH + _SAMPLED, (head.id,))}
     out: list[StoredMessage] = []
     parent: ChainDigest | None = None
     for row in c.execute(PATH + _STORED, (head.id,)):
         stored = _verified(row, len(out), parent)
         if ids and stored.message.role is Role.ASSISTANT:
             tokens = ids.get((parent or "", sampled.text_digest(stored.message.said)))
-            stored = replace(stored, token_ids=tokens)
+            stored = replace(stored, token_ids=None if tokens is None else tuple(tokens))
         out.append(stored)
         parent = stored.chain
     if len(out) != head.message_count:
