@@ -1,7 +1,13 @@
-"""What one snapshot of `akashic stats` costs the daemon in CPU time: python tests/bench/stats_cost.py (fake engine; under a minute)."""
+"""What one snapshot of `akashic stats` costs the daemon in CPU time.
+
+    python tests/bench/stats_cost.py [--snapshots 300]
+
+On the fake engine, in under a minute.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -13,12 +19,14 @@ from akashic_daemon.paths import find_paths
 from fake_daemon import daemon, on_socket
 from fake_service import register
 
-SNAPSHOTS = 300
 ROUTES = ("stats", "sessions", "memory")
 
 
 def main() -> None:
     """Fill a daemon's counters with requests, then ask for each route many times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshots", type=int, default=300, help="of each route")
+    snapshots = parser.parse_args().snapshots
     with TemporaryDirectory(prefix="akc", dir="/tmp") as folder:
         register(Path(folder), ["fake"])
         with daemon(Path(folder)) as process, on_socket(find_paths({"AKASHIC_HOME": folder})) as client:
@@ -27,9 +35,9 @@ def main() -> None:
                 client.post(f"/akashic/v1/sessions/s{number % 10}/turn", json=body).raise_for_status()
             for route in ROUTES:
                 began_s = cpu_s(process.pid)
-                for _ in range(SNAPSHOTS):
+                for _ in range(snapshots):
                     client.get(f"/akashic/v1/{route}").raise_for_status()
-                each_ms = 1000 * (cpu_s(process.pid) - began_s) / SNAPSHOTS
+                each_ms = 1000 * (cpu_s(process.pid) - began_s) / snapshots
                 print(f"{route}: {each_ms:.2f} ms of CPU; once a second {each_ms / 10:.2f} % of a core")
 
 
