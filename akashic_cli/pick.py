@@ -15,7 +15,10 @@ _TITLE_CHARS = 60
 def session() -> str:
     """Let the person choose a session, newest first. Raises UsageError where there is no terminal, or no session."""
     if not _is_terminal():
-        raise UsageError("which session?", hint="`akashic session list` shows all; give the name of one")
+        raise UsageError(
+            "choosing a session: none is named, and there is no terminal to choose one on",
+            hint="`akashic session list` shows all; give the name of one",
+        )
     from akashic_cli.client import connect
     from akashic_daemon.protocol.native import SessionList
 
@@ -30,7 +33,10 @@ def session() -> str:
 def chunk() -> str:
     """Let the person choose a chunk of memory, newest first. Raises UsageError where there is no terminal, or no chunk."""
     if not _is_terminal():
-        raise UsageError("which part of memory?", hint="`akashic mem inspect` lists chunks, `mem search` finds turns")
+        raise UsageError(
+            "choosing a part of memory: none is named, and there is no terminal to choose one on",
+            hint="`akashic mem inspect` lists chunks, `mem search` finds turns",
+        )
     from akashic_cli.client import connect
     from akashic_cli.render.units import ago, count
     from akashic_daemon.protocol.memory import ChunkList

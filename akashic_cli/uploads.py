@@ -34,7 +34,7 @@ def open_source(name: str) -> Source:
     try:
         file = open(os.path.expanduser(name), "rb")  # noqa: SIM115 - the process ends soon after it is read
     except OSError as error:
-        raise UsageError(f"reading the transcript {name}: {error.strerror}", hint="`-` reads stdin") from error
+        raise UsageError(f"reading {name}: {error.strerror}", hint="name a readable file, or - for stdin") from error
     return Source(file, name, os.fstat(file.fileno()).st_size)
 
 

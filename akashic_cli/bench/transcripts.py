@@ -61,8 +61,12 @@ def read_run(path: Path) -> Run:
     """Read `{"messages": [...]}`, a list of messages, or one message a line. Raises TranscriptError."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TranscriptError(f"reading the run {path}: {error}", hint="name a readable file") from error
+    except OSError as error:
+        raise TranscriptError(f"reading the run {path}: {error.strerror}", hint="name a readable file") from error
+    except UnicodeDecodeError as error:
+        raise TranscriptError(
+            f"reading the run {path}: it is no UTF-8 at byte {error.start}", hint="convert it"
+        ) from error
     messages = _messages(text, path)
     bad = next(
         (i for i, m in enumerate(messages) if not isinstance(m, dict) or not isinstance(m.get("role"), str)), None

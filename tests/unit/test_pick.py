@@ -31,7 +31,7 @@ def test_without_a_terminal_the_name_is_asked_for_and_nothing_is_started(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(UsageError, match="which session"):
+    with pytest.raises(UsageError, match="choosing a session: none is named"):
         pick.session()
     assert main(["explain"]) == 2
     assert "`akashic session list`" in capsys.readouterr().err
