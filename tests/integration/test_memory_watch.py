@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from akashic_daemon.errors import BadRequest, Conflict
+from akashic_daemon.memory.watch import Follower, Step
+from akashic_daemon.memory_service import watch as watch_module
 from akashic_daemon.memory_service.service import MemoryService
 from akashic_daemon.memory_service.watch import MemoryWatch, Watched
 from akashic_daemon.paths import find_paths
@@ -124,6 +126,32 @@ async def test_a_log_is_followed_while_it_is_written(tmp_path: Path) -> None:
                         break
                     append(log, user(new))
         assert await texts(service) == wishes(range(5))
+
+
+@awaited
+async def test_a_log_that_cannot_be_read_for_a_while_is_told_of_once_and_read_when_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path / "s.jsonl", user(1))
+    refused = [PermissionError(13, "Permission denied")] * 3
+    look = Follower.look
+
+    def looking(follower: Follower, *given: Any, **options: Any) -> Step | None:
+        if refused:
+            raise refused.pop()
+        return look(follower, *given, **options)
+
+    monkeypatch.setattr(Follower, "look", looking)
+    monkeypatch.setattr(watch_module, "_LOOK_S", 0.01)
+    seen: list[str] = []
+    async with memory(beside(tmp_path)) as service:
+        async with aclosing(MemoryWatch(service).watch([str(tmp_path)], namespace="user")) as events:
+            async for event in events:
+                seen.append(event.kind)
+                if event.kind == "read":
+                    break
+        assert await texts(service) == wishes([1])
+    assert seen.count("problem") == 1
 
 
 @awaited

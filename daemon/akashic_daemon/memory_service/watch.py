@@ -153,6 +153,7 @@ class _Looking:
         """Which file was last seen under a name."""
         self._followers: OrderedDict[Key, Follower] = OrderedDict()
         self._told: set[Path] = set()
+        """Files that can't be read, and were told of once."""
         self._under_other_names: dict[Path, Key] = {}
         self._lost: list[Watched] = []
         """What is to be told of logs that went before they were read."""
@@ -252,7 +253,7 @@ class _Looking:
         if path not in self._under_other_names:
             self._at[path] = state.key
         step = await self._step(path, state.key, self._quiet_s)
-        if step is None and not self._followers[state.key].is_holding:
+        if step is None and path not in self._told and not self._followers[state.key].is_holding:
             self._read_as[path] = state
         elif isinstance(step, Step):
             async for event in self._keep(path, step):
