@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from akashic_cli.__main__ import main
 from akashic_daemon.errors import ConfigError, TranscriptError, UsageError
+from akashic_daemon.evolve import __main__ as evolving
 from akashic_daemon.evolve.drafts import Draft, Gene, express, hand_made, mutate
 from akashic_daemon.evolve.fronts import area, bootstrap, dominates, front, ranked
 from akashic_daemon.evolve.history import History, history_of
@@ -172,6 +173,15 @@ def test_an_interrupted_search_goes_on_to_the_same_end() -> None:
     assert json.dumps(ran(resumed).state()) == json.dumps(whole.state())
     with pytest.raises(ConfigError, match="seed 3"):
         search(seed=5).restore(part.state())
+
+
+@pytest.mark.parametrize("kept", ['{"inputs": {}}', '{"inputs": {}, "search": 3}', "[]", "{"])
+def test_a_state_that_is_none_is_told_with_the_way_out(tmp_path: Path, kept: str) -> None:
+    file = tmp_path / "state"
+    file.write_text(kept)
+    with pytest.raises(ConfigError) as caught:
+        evolving._restore(search(), file, {})
+    assert caught.value.hint == "begin anew with --fresh"
 
 
 def test_the_front_beats_or_equals_every_hand_made_policy_on_the_train_runs() -> None:

@@ -148,14 +148,14 @@ def _restore(search: Search, file: Path, inputs: dict[str, Any]) -> None:
     doing = f"going on with the evolution of {file}"
     try:
         state = json.loads(file.read_text("utf-8"))
-        known = state["inputs"]
+        known, kept = state["inputs"], state["search"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{doing}: {error}", hint="begin anew with --fresh") from error
     if known != json.loads(json.dumps(inputs)):
         raise ConfigError(
             f"{doing}: it had other runs, prices or another window", hint="name the same, or begin anew with --fresh"
         )
-    search.restore(state["search"])
+    search.restore(kept)
 
 
 def _keep(file: Path, state: dict[str, Any]) -> None:
