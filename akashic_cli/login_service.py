@@ -29,7 +29,7 @@ class LoginService:
     """A file that the login's service manager reads, and the commands that make it take effect or not.
 
     let_go: makes the manager forget what it read of the file earlier; fails where there was nothing. running: succeeds
-    while the service runs.
+    while the service runs. stopping: ends it; empty where a signal to the daemon is all that there is.
     """
 
     file: Path
@@ -39,6 +39,7 @@ class LoginService:
     disable: Sequence[Sequence[str]]
     restarting: Sequence[str]
     running: Sequence[str]
+    stopping: Sequence[str] = ()
     let_go: Sequence[str] = ()
 
     @property
@@ -84,6 +85,11 @@ class LoginService:
     def restart(self) -> None:
         """Start the service anew. Raises Unsupported when the manager refuses."""
         _run(self.restarting, self.file)
+
+    def stop(self) -> None:
+        """Stop the service until it is started again. Raises Unsupported when the manager refuses."""
+        if self.stopping:
+            _run(self.stopping, self.file)
 
     def uninstall(self) -> None:
         """Stop the service and remove its file. Raises NotFound, and Conflict when the file is somebody else's."""
@@ -157,6 +163,7 @@ def _systemd(paths: Paths, command: Sequence[str], kept: Mapping[str, str], conf
         disable=([*systemctl, "disable", "--now", UNIT_NAME], [*systemctl, "daemon-reload"]),
         restarting=[*systemctl, "restart", UNIT_NAME],
         running=[*systemctl, "is-active", "--quiet", UNIT_NAME],
+        stopping=[*systemctl, "stop", UNIT_NAME],
     )
 
 

@@ -44,14 +44,18 @@ def start(flags: dict[str, object]) -> None:
 @app.command()
 def stop(home: HomeOption = None) -> None:
     """Stop the daemon and wait until its state is flushed; having none to stop is no error."""
-    from akashic_cli.autostart import stop_daemon
+    from akashic_cli.autostart import find_pid, stop_daemon
     from akashic_cli.client import Client
     from akashic_cli.render.output import say
     from akashic_daemon.paths import find_paths
 
     paths = find_paths()
     with Client(paths.socket) as client:
-        pid = stop_daemon(client, paths)
+        pid = find_pid(client, paths)
+        # A manager restarts a daemon that had to end by force, unless the manager was asked to stop it.
+        if pid is not None and (service := _running_service(paths)) is not None:
+            service.stop()
+        stop_daemon(client, paths)
     say("no daemon runs" if pid is None else f"daemon stopped, pid {pid}")
 
 

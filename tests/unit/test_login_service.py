@@ -164,6 +164,14 @@ def test_restarting_leaves_a_service_to_its_manager(
     assert "started by" in capsys.readouterr().err
 
 
+def test_stopping_a_service_is_its_managers_affair_which_else_restarts_one_that_ended_by_force(
+    installed: FakeDaemon, ran: list[Sequence[str]]
+) -> None:
+    login_service(find_paths(), autostart.daemon_command()).write()
+    assert main(["daemon", "stop"]) == 0
+    assert [c[2:3] or c for c in ran] == [["is-active"], ["stop"], ["stopped"]]
+
+
 def test_settings_that_no_daemon_could_start_with_leave_the_running_one_alone(
     installed: FakeDaemon, ran: list[Sequence[str]], tmp_path: Path
 ) -> None:
