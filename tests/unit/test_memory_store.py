@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from akashic_daemon.errors import NotFound, StoreError
-from akashic_daemon.store.memory.rows import NewRecord, NewTurn, RecordRelation, Relation
+from akashic_daemon.store.memory.rows import Chunk, Cut, NewRecord, NewTurn, RecordRelation, Relation
 from akashic_daemon.store.memory.store import MemoryStore, open_memory_store
 
 
@@ -36,6 +36,20 @@ def turn(text: str, reference: str = "", speaker: str = "Ann", event_at_s: float
     return NewTurn(speaker, text, reference or text, event_at_s, len(words), words)
 
 
+def open_chunk(store: MemoryStore) -> Chunk:
+    """Return the chunk that takes turns now."""
+    chunk = store.filled_chunk("user")
+    assert chunk is not None
+    return chunk
+
+
+def seal(store: MemoryStore, rho: float) -> Chunk:
+    """Seal the open chunk whole, and return it as it was."""
+    chunk = open_chunk(store)
+    store.cut_chunk(chunk, [Cut(tuple(turn.id for turn in store.turns_of_chunk(chunk.id)), rho)])
+    return chunk
+
+
 def test_adding_the_same_turns_again_changes_nothing(store: MemoryStore) -> None:
     new = [turn("the cat sat"), turn("the dog ran")]
     first = store.add_turns("user", "s1", new)
@@ -53,7 +67,7 @@ def test_what_is_said_again_and_nearly_so_among_new_turns_is_stored_once(store: 
     assert added.turn_ids == (cat, dog, cat, cat, dog)
     assert [store.turns([i])[i].text for i in (cat, dog)] == words[:2]
     assert [s.reference for s in store.sources_of(cat)] == ["m0", "m2", "m3"]
-    assert store.turns_of_chunk(store.open_chunk("user").id) == [store.turns([i])[i] for i in (cat, dog)]
+    assert store.turns_of_chunk(open_chunk(store).id) == [store.turns([i])[i] for i in (cat, dog)]
 
 
 def test_what_was_said_in_two_places_is_stored_once_and_names_both(store: MemoryStore) -> None:
@@ -87,11 +101,10 @@ def test_turns_follow_each_other_within_their_source(store: MemoryStore) -> None
 
 def test_a_sealed_chunk_takes_no_more_turns_and_waits(store: MemoryStore) -> None:
     (a,) = store.add_turns("user", "s1", [turn("one two")]).turn_ids
-    sealed = store.open_chunk("user")
-    store.seal_chunk(sealed.id, 0.4)
+    sealed = seal(store, 0.4)
     (b,) = store.add_turns("user", "s1", [turn("three")]).turn_ids
     assert [t.id for t in store.turns_of_chunk(sealed.id)] == [a]
-    assert store.turns([b])[b].chunk_id == store.open_chunk("user").id != sealed.id
+    assert store.turns([b])[b].chunk_id == open_chunk(store).id != sealed.id
     assert [(k.id, k.length_tokens, k.estimated_rho) for k in store.waiting_chunks()] == [(sealed.id, 2, 0.4)]
     store.reconciled(sealed.id, made_by="extractive", version=("one two", 1.0))
     assert store.waiting_chunks() == []
@@ -101,7 +114,7 @@ def test_a_sealed_chunk_takes_no_more_turns_and_waits(store: MemoryStore) -> Non
 def test_a_superseded_record_stays_and_can_be_made_current_again(store: MemoryStore) -> None:
     (a,) = store.add_turns("user", "s1", [turn("Ann lives in Rome")]).turn_ids
     (b,) = store.add_turns("user", "s1", [turn("Ann lives in Oslo")]).turn_ids
-    chunk = store.open_chunk("user").id
+    chunk = open_chunk(store).id
     new = [
         NewRecord(f"Ann lives in {city}", (t,), "Ann", "home", at) for city, t, at in (("Rome", a, 1), ("Oslo", b, 2))
     ]
@@ -112,30 +125,28 @@ def test_a_superseded_record_stays_and_can_be_made_current_again(store: MemorySt
         (new_id, True),
     ]
     store.unrelate(new_id, old_id, Relation.SUPERSEDES)
-    assert all(r.is_current for r in store.records_of("user"))
+    assert all(r.is_current for r in store.records_of_chunk(chunk))
     with pytest.raises(NotFound):
         store.unrelate(new_id, old_id, Relation.SUPERSEDES)
 
 
 def test_what_reconciling_gives_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
     store.add_turns("user", "s1", [turn("one")])
-    chunk = store.open_chunk("user").id
+    chunk = open_chunk(store).id
     with pytest.raises(StoreError):
         store.reconciled(chunk, made_by="x", version=("one", 1.0), new_records=[NewRecord("r", (999,))])
     assert store.chunk_versions(chunk) == []
-    assert store.records_of("user") == []
+    assert store.records_of_chunk(chunk) == []
 
 
 def test_forgetting_leaves_the_text_in_no_file(tmp_path: Path) -> None:
     secret = "zanzibarquux"
     store = open_memory_store(tmp_path / "memory.sqlite", Clock())
     a, b, c = store.add_turns("user", "s1", [turn("hello there"), turn(f"code {secret}"), turn("bye now")]).turn_ids
-    chunk = store.open_chunk("user").id
-    store.seal_chunk(chunk)
+    chunk = seal(store, 0.5).id
     record = NewRecord(f"the code is {secret}", (a, b))
     (record_id,) = store.reconciled(chunk, made_by="x", version=(f"code {secret}", 0.5), new_records=[record])
-    store.log_results("user", [b, c])
-    store.log_results("user", [a, c])
+    store.log_all([("user", [b, c]), ("user", [a, c])])
 
     planned = store.plan_forgetting([b, 999])
     assert secret in store.turns([b])[b].text
@@ -154,7 +165,7 @@ def test_forgetting_leaves_the_text_in_no_file(tmp_path: Path) -> None:
 
 def test_a_chunk_whose_turns_are_all_forgotten_goes(store: MemoryStore) -> None:
     ids = store.add_turns("user", "s1", [turn("one"), turn("two")]).turn_ids
-    chunk = store.open_chunk("user").id
+    chunk = open_chunk(store).id
     assert store.forget(ids).emptied_chunk_ids == (chunk,)
     with pytest.raises(NotFound):
         store.chunk(chunk)

@@ -142,19 +142,6 @@ def _swapped(is_right: NDArray[np.bool_], gains: _Floats, sizes: Records, right_
     return out
 
 
-def in_order(sizes_bytes: Sequence[int], block_bytes: int) -> Layout:
-    """Return the layout of records written one after another."""
-    layout: Layout = [[]]
-    room = block_bytes
-    for record, size in enumerate(sizes_bytes):
-        if size > room and layout[-1]:
-            layout.append([])
-            room = block_bytes
-        layout[-1].append(record)
-        room -= size
-    return layout if layout[-1] else []
-
-
 def fan_out(layout: Layout, found: Sequence[Sequence[int]]) -> float:
     """Return how many blocks a result touches on average; records in no block count as one each. 0 without results."""
     block_of = {record: number for number, block in enumerate(layout) for record in block}

@@ -104,11 +104,6 @@ def of_slot(c: sqlite3.Connection, space: int, subject: str, slot: str, limit: i
     return list(_read(c, where, (space, subject, slot, limit)))[::-1]
 
 
-def of_namespace(c: sqlite3.Connection, space: int) -> list[Record]:
-    """Return every statement of a namespace."""
-    return list(_read(c, "WHERE r.namespace_id = ? ORDER BY r.id", (space,)))
-
-
 def texts(c: sqlite3.Connection, space: int, except_by: str) -> list[tuple[int, str]]:
     """Return the texts of a namespace's statements that others than one made, each with its id."""
     return c.execute(

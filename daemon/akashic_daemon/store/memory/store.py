@@ -165,18 +165,6 @@ class MemoryStore:
             ).fetchone()
             return None if row is None else EmbedderState(namespace, int(row[0]), bytes(row[1]))
 
-    def open_chunk(self, namespace: str) -> Chunk:
-        """Return the chunk that takes a namespace's turns now; one is made when there is none."""
-        now_s = self._clock.now_s()
-        with self._database.transaction() as c:
-            return chunks.opened(c, turns.namespace_id(c, namespace, made_at_s=now_s), now_s)
-
-    def seal_chunk(self, chunk_id: int, estimated_rho: float | None = None) -> None:
-        """End a chunk: the next turn opens another, and this one waits for reconciliation. Twice is once."""
-        with self._database.transaction() as c:
-            chunks.get(c, chunk_id)
-            chunks.seal(c, chunk_id, estimated_rho, self._clock.now_s())
-
     def filled_chunk(self, namespace: str) -> Chunk | None:
         """Return the chunk that takes a namespace's turns now, if there is one. Raises NotFound."""
         with self._database.reading() as c:
@@ -284,11 +272,6 @@ class MemoryStore:
                     hint="`akashic mem history` shows what stands",
                 )
 
-    def records_of(self, namespace: str) -> list[Record]:
-        """Return every statement of a namespace."""
-        with self._database.reading() as c:
-            return records.of_namespace(c, turns.namespace_id(c, namespace))
-
     def records_of_slot(self, namespace: str, subject: str, slot: str, limit: int = -1) -> list[Record]:
         """Return the statements about a subject's slot, the oldest event first; with a limit the newest ones only."""
         with self._database.reading() as c:
@@ -313,10 +296,6 @@ class MemoryStore:
         """Return the relations that a record takes part in."""
         with self._database.reading() as c:
             return records.relations(c, record_id)
-
-    def log_results(self, namespace: str, turn_ids: Sequence[int]) -> None:
-        """Note that a search returned these turns together, best first; what was asked isn't kept."""
-        self.log_all([(namespace, turn_ids)])
 
     def log_all(self, results: Sequence[tuple[str, Sequence[int]]]) -> None:
         """Note what several searches returned, of a namespace each; turns that are gone are left out."""
