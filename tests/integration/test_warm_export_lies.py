@@ -141,11 +141,13 @@ def test_a_message_is_taken_with_texts_and_times_that_json_can_say(
     on_service(other_home, there)
 
 
-@pytest.mark.parametrize("lie", [negative_owners, negative_tokens])
+@pytest.mark.parametrize(
+    "lie", [with_trace(negative_owners), with_trace(negative_tokens), saying(model=HALF), saying(fingerprint=HALF)]
+)
 def test_a_trace_that_cannot_be_is_left_out_and_an_edited_history_is_answered(
-    home: Path, other_home: Path, lie: Callable[[Known], Known]
+    home: Path, other_home: Path, lie: Callable[[Part], Part]
 ) -> None:
-    data = changed(file_of(home), Kind.TRACE, with_trace(lie))
+    data = changed(file_of(home), Kind.TRACE, lie)
 
     async def there(service: Service) -> None:
         done = await imported(service, other_home / "warm", data, name="one")
@@ -153,6 +155,7 @@ def test_a_trace_that_cannot_be_is_left_out_and_an_edited_history_is_answered(
         told = await service.export_session("one")
         edited = [*told[:2], replace(told[2], content=told[2].content + "!"), told[3], user("and now?")]
         await answer(service, ask(*edited, session="one", edit_reuse="drop"))
+        await service._thread.settled()
 
     on_service(other_home, there)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import socket
@@ -21,26 +22,40 @@ class TcpPort:
         self._options = options
         self.url = self._url_of(options.port) if options.port else None
         self.serve: Callable[[socket.socket], Awaitable[None]] | None = None
+        self._opening = asyncio.Lock()
 
     async def open(self, port: int) -> str:
         """Listen on a port, 0 for any free one, and return where; where it listens already it goes on.
 
-        Raises ConfigError when the port is taken.
+        Raises ConfigError when the port is taken, or the process can't take connections of it.
         """
-        if self.url is None:
-            if self.serve is None:
-                raise Unsupported(
-                    "listening on TCP: this daemon has no sockets of its own", hint="start it with a port"
-                )
-            listener = tcp_socket(self._options.model_copy(update={"port": port}))
-            self.url = self._url_of(listener.getsockname()[1])
-            await self.serve(listener)
-            logger.info("akashic listens on %s too", self.url)
-        return self.url
+        async with self._opening:
+            if self.url is None:
+                if self.serve is None:
+                    raise Unsupported(
+                        "listening on TCP: this daemon has no sockets of its own", hint="start it with a port"
+                    )
+                listener = tcp_socket(self._options.model_copy(update={"port": port}))
+                url = self._url_of(listener.getsockname()[1])
+                await _taken(self.serve, listener, url)
+                self.url = url
+                logger.info("akashic listens on %s too", url)
+            return self.url
 
     def _url_of(self, port: int) -> str:
         host = self._options.host
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _taken(serve: Callable[[socket.socket], Awaitable[None]], listener: socket.socket, url: str) -> None:
+    """Let the process take a listener's connections, or close it and raise ConfigError."""
+    try:
+        await serve(listener)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"listening on {url}: {error.strerror or error}", hint="try again; `akashic doctor` looks at limits"
+        ) from error
 
 
 def tcp_socket(serve: ServeSection) -> socket.socket:

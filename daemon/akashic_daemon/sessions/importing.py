@@ -115,6 +115,8 @@ class SessionImport:
         if homes.keeper.traces.of_session(session, fingerprint) is not None:
             return
         try:
+            if not (model + fingerprint).isprintable():
+                raise BadRequest("reading a trace: the names of its model can't be written")
             known = await asyncio.to_thread(unpack, session, model, fingerprint, trace.body)
         except AkashicError:
             incoming.problems[f"damaged: {PARTS[Kind.TRACE]}"] += 1
