@@ -35,7 +35,7 @@ from akashic_daemon.engine.llama_cpp.cells import SPARE_CELLS, CellMover, LlamaC
 from akashic_daemon.engine.llama_cpp.interrupt import Interrupt
 from akashic_daemon.engine.llama_cpp.packed import CellPacker, PackedForm
 from akashic_daemon.engine.llama_cpp.rope import other_ropes, picked_factors, rope_of
-from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine
+from akashic_daemon.engine.llama_cpp.rotation_check import Findings, examine, probe_positions
 from akashic_daemon.engine.llama_cpp.sampler import LlamaSampler
 from akashic_daemon.engine.llama_cpp.state import save_sequence
 from akashic_daemon.engine.llama_cpp.twins import Twins
@@ -83,8 +83,20 @@ class LlamaCppEngine:
         library.prepare()
         library.clear_errors()
         self._options = options
-        self._closed = False
         self.warnings: list[str] = []
+        self._model: Any = None
+        self._context: Any = None
+        try:
+            self._open(size_bytes)
+        except BaseException:
+            self.close()  # nobody else could: weights and KV would stay as long as the daemon
+            raise
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def _open(self, size_bytes: int) -> None:
+        """Load the model, make its context and find out what it can do."""
+        options = self._options
         self._model = self._load_model(size_bytes)
         self._twins = Twins.for_model(self._model, options.max_sequences)
         if self._twins.sequences < options.max_sequences:
@@ -95,15 +107,11 @@ class LlamaCppEngine:
             )
         self._vocabulary = ModelText(self._model)
         self._window_tokens, self._kv_tokens = self._size_cache()
-        self._context: Any = None
-        try:
-            self._context = self._make_context()
-        except BaseException:
-            llama_cpp.llama_model_free(self._model)
-            raise
+        self._context = self._make_context()
         self._memory = llama_cpp.llama_get_memory(self._context)
+        probed = len(probe_positions(self._window_tokens))
         self._batch = NumpyBatch(
-            min(options.batch_tokens, self._kv_tokens),
+            max(min(options.batch_tokens, self._kv_tokens), probed),
             twin=self._twins.offset,
             twinned=self._twins.twinned,
         )
@@ -115,8 +123,6 @@ class LlamaCppEngine:
         self._packer = self._make_packer(shape)
         self._capabilities = self._find_capabilities()
         self._interrupt = Interrupt(self._context)
-
-    # -- loading -----------------------------------------------------------------------------------------------
 
     def _load_model(self, size_bytes: int) -> Any:
         params = llama_cpp.llama_model_default_params()
@@ -166,7 +172,8 @@ class LlamaCppEngine:
 
     def _make_context(self) -> Any:
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = self._kv_tokens + SPARE_CELLS
+        # With fewer cells than sequences llama.cpp ends the process.
+        params.n_ctx = max(self._kv_tokens + SPARE_CELLS, self._twins.native_sequences)
         params.n_batch = max(min(self._options.batch_tokens, self._kv_tokens), self._twins.native_sequences)
         fused = self._wants_flash_attention()
         params.n_ubatch = min(_UBATCH_TOKENS if fused else _UBATCH_TOKENS_UNFUSED, params.n_batch)
@@ -473,7 +480,9 @@ class LlamaCppEngine:
 
     def close(self) -> None:
         """Free context and model. Nothing may be called afterwards; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            llama_cpp.llama_free(self._context)
-            llama_cpp.llama_model_free(self._model)
+        context, model = self._context, self._model
+        self._context = self._model = None
+        if context is not None:
+            llama_cpp.llama_free(context)
+        if model is not None:
+            llama_cpp.llama_model_free(model)

@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 
 from akashic_daemon.engine.base import FloatArray, SamplingParams
+from akashic_daemon.engine.llama_cpp.vocabulary import piece_of
 from akashic_daemon.errors import BadRequest, EngineError
 from akashic_daemon.toolcalls.matcher import grammar_of
 from akashic_daemon.toolcalls.trigger import GrammarTrigger
@@ -100,7 +101,7 @@ class LlamaSampler:
     def _await(self, token: int) -> None:
         """Let the grammar set in when the answer has said one of its triggers."""
         assert self._trigger is not None
-        said = self._trigger.push(token, self._piece(token))
+        said = self._trigger.push(token, piece_of(self._vocabulary, token, special=True))
         if said is None:
             return
         if not grammar_of(self._grammar_text).start().after(said.text).is_possible:
@@ -111,11 +112,6 @@ class LlamaSampler:
         for known in said.tokens:
             llama_cpp.llama_sampler_accept(self._grammar, known)
         self._trigger = None
-
-    def _piece(self, token: int) -> bytes:
-        buffer = ctypes.create_string_buffer(512)
-        size = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
-        return buffer.raw[:size] if size > 0 else b""
 
 
 class _Candidates:

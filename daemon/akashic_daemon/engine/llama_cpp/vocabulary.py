@@ -46,14 +46,22 @@ class ModelText:
         """Return what a token prints; control tokens print nothing."""
         piece = self._pieces.get(token)
         if piece is None:
-            buffer = ctypes.create_string_buffer(256)
-            size = llama_cpp.llama_token_to_piece(self.native, token, buffer, len(buffer), 0, False)
-            piece = self._pieces[token] = buffer.raw[:size] if size > 0 else b""
+            piece = self._pieces[token] = piece_of(self.native, token, special=False)
         return piece
 
     def is_end(self, token: int) -> bool:
         """Tell if a token ends a turn."""
         return bool(llama_cpp.llama_vocab_is_eog(self.native, token))
+
+
+def piece_of(vocabulary: Any, token: int, *, special: bool) -> bytes:
+    """Return the bytes of a token, however many; of a control token its name with `special`, else nothing."""
+    buffer = ctypes.create_string_buffer(256)
+    size = llama_cpp.llama_token_to_piece(vocabulary, token, buffer, len(buffer), 0, special)
+    if size < 0:  # it needs so much room
+        buffer = ctypes.create_string_buffer(-size)
+        size = llama_cpp.llama_token_to_piece(vocabulary, token, buffer, len(buffer), 0, special)
+    return buffer.raw[:size]
 
 
 class LlamaVocabulary(ModelText):
