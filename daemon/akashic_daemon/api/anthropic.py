@@ -22,7 +22,7 @@ from akashic_daemon.api.fields import (
     notes_on,
     without_nulls,
 )
-from akashic_daemon.api.stream import EventStream, until_gone
+from akashic_daemon.api.stream import CLIENT_CLOSED, EventStream, until_gone
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol.anthropic import CountTokensRequest, MessagesRequest, ToolChoice
@@ -31,7 +31,6 @@ from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Role
 from akashic_daemon.transcript.anthropic_messages import messages_from_anthropic
 
-_CLIENT_CLOSED = 499
 _TOOL_FIELDS = frozenset({"type", "name", "description", "input_schema", "strict", "cache_control"})
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -68,7 +67,7 @@ async def messages(request: Request) -> Response:
         )
     ended = await until_gone(request.receive, collect(service, generation))
     if ended is None:
-        return Response(status_code=_CLIENT_CLOSED)
+        return Response(status_code=CLIENT_CLOSED)
     return json_response(whole(*ended, generation, marked=marked), headers=headers)
 
 

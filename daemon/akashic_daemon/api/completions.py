@@ -19,14 +19,13 @@ from akashic_daemon.api.ending import akashic_block, check_complete, collect
 from akashic_daemon.api.fields import ignored_header, without_nulls
 from akashic_daemon.api.openai import shared_fields
 from akashic_daemon.api.openai_answer import usage_of
-from akashic_daemon.api.stream import EventStream, as_ours, until_gone
+from akashic_daemon.api.stream import CLIENT_CLOSED, EventStream, as_ours, until_gone
 from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.protocol.completions import CompletionRequest
 from akashic_daemon.schedule.events import Finished, GenerationEvent, GenerationInput, Started, TextDelta
 from akashic_daemon.service import Service
 from akashic_daemon.transcript.content import without_lone_surrogates
 
-_CLIENT_CLOSED = 499
 _DEFAULT_TOKENS = 16
 _MOST_PROMPTS = 128
 _READ_AHEAD = 64
@@ -56,7 +55,7 @@ async def completions(request: Request) -> Response:
         )
     ended = await until_gone(request.receive, _all(service, asked))
     if ended is None:
-        return Response(status_code=_CLIENT_CLOSED)
+        return Response(status_code=CLIENT_CLOSED)
     return json_response(_whole(ended, prompts if body.echo else [""] * len(prompts)), headers=headers)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +15,7 @@ from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import BODY_LIMIT_BYTES, parse, read_json
 from akashic_daemon.api.border import dump, json_response
 from akashic_daemon.api.spool import spool
-from akashic_daemon.api.stream import EventStream, as_ours
+from akashic_daemon.api.stream import EventStream, as_ours, one_line
 from akashic_daemon.errors import BadRequest, TranscriptError
 from akashic_daemon.memory.answers import Selector
 from akashic_daemon.memory.memory import Said
@@ -56,25 +55,6 @@ def _namespaces(request: Request) -> list[str] | None:
     return request.query_params.getlist("namespace") or None
 
 
-def _one_line(
-    work: Callable[[], Awaitable[BaseModel]],
-    error_event: type[wire.Forgotten] | type[wire.MemoryStats] | type[wire.Remembered],
-    *,
-    cleanup: Callable[[], None] | None = None,
-) -> Response:
-    """Answer with one line of NDJSON when the work is done; a client waits for it without a limit."""
-
-    async def lines() -> AsyncIterator[bytes]:
-        yield dump((await work()).model_dump()) + b"\n"
-
-    def on_error(error: Exception) -> bytes:
-        return dump(error_event(kind="error", error=as_ours(error).to_wire()).model_dump()) + b"\n"
-
-    return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
-        lines(), media_type="application/x-ndjson", keepalive=b"\n", on_error=on_error, cleanup=cleanup
-    )
-
-
 async def stats(request: Request) -> Response:
     """Answer with MemoryStats."""
     return json_response(views.stats(await _memory(request).stats()).model_dump())
@@ -98,7 +78,7 @@ async def remember(request: Request) -> Response:
     async def work() -> wire.Remembered:
         return views.remembered(await service.chat_memory.remember(session, namespace), namespace)
 
-    return _one_line(work, wire.Remembered)
+    return one_line(work, lambda error: wire.Remembered(kind="error", error=error))
 
 
 async def search(request: Request) -> Response:
@@ -167,7 +147,10 @@ async def forget(request: Request) -> Response:
         limit=body.limit,
     )
     service = service_of(request)
-    return _one_line(lambda: _forget(service, selector, dry_run=body.dry_run), wire.Forgotten)
+    return one_line(
+        lambda: _forget(service, selector, dry_run=body.dry_run),
+        lambda error: wire.Forgotten(kind="error", error=error),
+    )
 
 
 async def _forget(service: Service, selector: Selector, *, dry_run: bool) -> wire.Forgotten:
@@ -185,7 +168,7 @@ async def compact(request: Request) -> Response:
     async def work() -> wire.MemoryStats:
         return views.stats(await memory.compact())
 
-    return _one_line(work, wire.MemoryStats)
+    return one_line(work, lambda error: wire.MemoryStats(kind="error", error=error))
 
 
 async def export(request: Request) -> Response:
@@ -212,7 +195,9 @@ async def import_memory(request: Request) -> Response:
     async def work() -> wire.Remembered:
         return views.remembered(await service.memory.import_(_lines_of(path)), None)
 
-    return _one_line(work, wire.Remembered, cleanup=lambda: path.unlink(missing_ok=True))
+    return one_line(
+        work, lambda error: wire.Remembered(kind="error", error=error), cleanup=lambda: path.unlink(missing_ok=True)
+    )
 
 
 async def _lines_of(path: Path) -> AsyncIterator[str]:

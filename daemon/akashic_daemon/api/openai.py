@@ -16,7 +16,7 @@ from akashic_daemon.api.ending import collect
 from akashic_daemon.api.fields import extension_fields, ignored_header, without_nulls
 from akashic_daemon.api.openai_answer import chunks, whole
 from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
-from akashic_daemon.api.stream import EventStream, as_ours, until_gone
+from akashic_daemon.api.stream import CLIENT_CLOSED, EventStream, as_ours, until_gone
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import BadRequest, NotFound, Unsupported
 from akashic_daemon.protocol.openai import MOST_STOPS, ChatCompletionRequest, SamplingFields
@@ -24,8 +24,6 @@ from akashic_daemon.schedule.events import GenerationInput
 from akashic_daemon.service import Service
 from akashic_daemon.trajectory.message import Message
 from akashic_daemon.transcript.openai_messages import messages_from_openai
-
-_CLIENT_CLOSED = 499
 
 
 def routes() -> list[Route]:
@@ -95,7 +93,7 @@ async def chat_completions(request: Request) -> Response:
         )
     ended = await until_gone(request.receive, collect(service, generation))
     if ended is None:
-        return Response(status_code=_CLIENT_CLOSED)
+        return Response(status_code=CLIENT_CLOSED)
     return json_response(whole(*ended), headers=headers)
 
 

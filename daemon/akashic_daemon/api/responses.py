@@ -19,7 +19,7 @@ from akashic_daemon.api.ending import collect
 from akashic_daemon.api.fields import checked_choice, extension_fields, ignored_header, notes_on, without_nulls
 from akashic_daemon.api.openai_tools import choice_of, function_tools, schema_of
 from akashic_daemon.api.responses_answer import Answer, Asked
-from akashic_daemon.api.stream import EventStream, until_gone
+from akashic_daemon.api.stream import CLIENT_CLOSED, EventStream, until_gone
 from akashic_daemon.engine.base import SamplingParams
 from akashic_daemon.errors import BadRequest, Unsupported
 from akashic_daemon.protocol.responses import CountInputRequest, ResponseRequest
@@ -28,7 +28,6 @@ from akashic_daemon.service import Service
 from akashic_daemon.toolcalls.custom import as_function
 from akashic_daemon.transcript.responses_items import messages_from_items
 
-_CLIENT_CLOSED = 499
 _TOOL_FIELDS = ("name", "description", "parameters", "strict")
 
 
@@ -66,7 +65,7 @@ async def create(request: Request) -> Response:
         )
     ended = await until_gone(request.receive, _whole(service, answer, generation))
     if ended is None:
-        return Response(status_code=_CLIENT_CLOSED)
+        return Response(status_code=CLIENT_CLOSED)
     return json_response(ended, headers=headers)
 
 

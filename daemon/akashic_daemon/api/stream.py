@@ -6,14 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from akashic_daemon.api.border import dump
 from akashic_daemon.errors import AkashicError
 
 logger = logging.getLogger("akashic.http")
 KEEPALIVE_S = 10.0
+CLIENT_CLOSED = 499
+"""Status of an answer that nobody reads any more, for the log."""
 _CANCEL_AGAIN_S = 1.0
 _TOGETHER_S = 0.0005
 """What comes sooner after what was sent waits for what comes with it."""
@@ -168,6 +173,29 @@ class EventStream:
             "status": 200,
             "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
         }
+
+
+def one_line(
+    work: Callable[[], Awaitable[BaseModel]],
+    on_error: Callable[[dict[str, Any]], BaseModel],
+    *,
+    cleanup: Callable[[], None] | None = None,
+) -> Response:
+    """Answer with one line of NDJSON when the work is done: it takes its time, and a client waits as long.
+
+    on_error: words an error in its wire form.
+    """
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield dump((await work()).model_dump()) + b"\n"
+
+    return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
+        lines(),
+        media_type="application/x-ndjson",
+        keepalive=b"\n",
+        on_error=lambda error: dump(on_error(as_ours(error).to_wire()).model_dump()) + b"\n",
+        cleanup=cleanup,
+    )
 
 
 async def until_gone(receive: Receive, work: Awaitable[T]) -> T | None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from akashic_daemon.api.app_state import service_of
 from akashic_daemon.api.body import parse, read_json
-from akashic_daemon.api.border import dump, json_response
-from akashic_daemon.api.stream import EventStream, as_ours
+from akashic_daemon.api.border import json_response
+from akashic_daemon.api.stream import one_line
 from akashic_daemon.errors import BadRequest
 from akashic_daemon.protocol.native import StoreReport
 from akashic_daemon.protocol.tiers import HintRequest, Prefetched, Pruned, PruneRequest
@@ -32,22 +29,6 @@ def routes() -> list[Route]:
     ]
 
 
-def _one_line(
-    work: Callable[[], Awaitable[BaseModel]], error_event: type[StoreReport] | type[Pruned] | type[Prefetched]
-) -> Response:
-    """Answer with one line of NDJSON when the work is done: a disk takes its time, and the client waits as long."""
-
-    async def lines() -> AsyncIterator[bytes]:
-        yield dump((await work()).model_dump()) + b"\n"
-
-    def on_error(error: Exception) -> bytes:
-        return dump(error_event(kind="error", error=as_ours(error).to_wire()).model_dump()) + b"\n"
-
-    return EventStream(  # type: ignore[return-value]  # an ASGI app, as Starlette allows
-        lines(), media_type="application/x-ndjson", keepalive=b"\n", on_error=on_error
-    )
-
-
 async def tiers(request: Request) -> Response:
     """Answer with TierReport."""
     return json_response((await service_of(request).upkeep.report()).model_dump())
@@ -59,20 +40,20 @@ async def verify(request: Request) -> Response:
     if fix not in ("0", "1"):
         raise BadRequest(f"fix is {fix!r}", hint="fix=1 mends, fix=0 only looks")
     service = service_of(request)
-    return _one_line(lambda: service.verify_store(fix=fix == "1"), StoreReport)
+    return one_line(lambda: service.verify_store(fix=fix == "1"), lambda error: StoreReport(kind="error", error=error))
 
 
 async def prune(request: Request) -> Response:
     """Remove blocks, or say which would go."""
     body = parse(PruneRequest, await read_json(request))
     service = service_of(request)
-    return _one_line(lambda: service.prune(body), Pruned)
+    return one_line(lambda: service.prune(body), lambda error: Pruned(kind="error", error=error))
 
 
 async def prefetch(request: Request) -> Response:
     """Bring a session's KV into RAM."""
     service, session = service_of(request), request.path_params["session"]
-    return _one_line(lambda: service.prefetch(session), Prefetched)
+    return one_line(lambda: service.prefetch(session), lambda error: Prefetched(kind="error", error=error))
 
 
 async def hint(request: Request) -> Response:
