@@ -21,7 +21,7 @@ from akashic_kernels.block_select import block_select, make_selection
 from akashic_kernels.block_select.reference import choose_row, score_row
 from akashic_kernels.block_summary import make_bounds, update_bounds
 from akashic_kernels.paged_decode import api as decode_api
-from akashic_kernels.paged_decode import make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.paged_decode import make_workspace, paged_decode, paged_decode_selected, selected_tiles
 from akashic_kernels.paged_decode.reference import attend
 from akashic_kernels.rope import make_rope
 from akashic_kernels.rope.reference import rotate
@@ -29,7 +29,6 @@ from akashic_kernels.rope.reference import rotate
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE = 32, 8, 128, 128
 GROUP = Q_HEADS // KV_HEADS
 TOP_K, SINK, RECENT = 32, 1, 1
-SPARSE_SPLITS = 32
 DENSE_SHAPES = [
     decode_api.LaunchShape(*shape)
     for shape in ((64, 2, 4), (64, 3, 4), (64, 4, 4), (64, 6, 4), (128, 2, 4), (128, 3, 4), (64, 3, 8), (128, 3, 8))
@@ -189,11 +188,14 @@ class Sparse:
         self.selection = make_selection(case.batch, KV_HEADS, case.per_row, **numbers, device=DEVICE)
         self.out = torch.full_like(case.query, math.nan)
         self.lse = torch.empty(case.batch, Q_HEADS, device=DEVICE)
-        self.split(splits or SPARSE_SPLITS)
+        self.split(splits)
 
-    def split(self, splits: int) -> None:
-        """Cut a head's list into `splits` parts."""
-        self.workspace = make_workspace(self.case.batch, Q_HEADS, KV_HEADS, HEAD_DIM, DEVICE, splits=splits)
+    def split(self, splits: int | None) -> None:
+        """Cut a head's list into `splits` parts, by default as the engine does."""
+        tiles = selected_tiles(TOP_K + SINK + RECENT, PAGE, self.case.dtype)
+        self.workspace = make_workspace(
+            self.case.batch, Q_HEADS, KV_HEADS, HEAD_DIM, DEVICE, splits=splits, tiles=tiles
+        )
 
     def choose(self) -> None:
         """Score and choose."""
@@ -240,7 +242,7 @@ def tune_sparse(timer: Timer, sparse: Sparse) -> None:
         results.append((round(time, 1), block, warps))
     report("tune_choice", {"length": sparse.case.length, "all": sorted(results)})
     results = []
-    for shape, splits in itertools.product(SPARSE_SHAPES, (9, 12, 17, 34, 68)):
+    for shape, splits in itertools.product(SPARSE_SHAPES, (9, 12, 17, 23, 32, 68)):
         sparse.split(splits)
         try:
             time = with_shape(decode_api, shape, lambda: timer.microseconds(sparse.attend, 12))
@@ -320,7 +322,7 @@ def main() -> None:
             sparse = Sparse(case)
             if options.tune:
                 tune_sparse(timer, sparse)
-                sparse.split(SPARSE_SPLITS)
+                sparse.split(None)
             measure_sparse(timer, sparse, sdpa)
         del case
         torch.cuda.empty_cache()

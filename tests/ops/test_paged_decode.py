@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from akashic_kernels.paged_decode import DecodeWorkspace, make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.paged_decode import (
+    DecodeWorkspace,
+    make_workspace,
+    paged_decode,
+    paged_decode_selected,
+    selected_tiles,
+)
 from akashic_kernels.paged_decode.api import MERGE_ELEMENTS
 from kernel_bounds import assert_within_bound, poisoned
 from paged_kv import PagedKv, ViewTuple, attention_of
@@ -198,3 +204,13 @@ def test_the_reference_is_plain_attention_too(layout: Any, quantised: bool) -> N
     assert_within_bound(out, attention_of(kv, lists, torch.float32, kv.dtype)[0], truth)
     assert bool((lse[1] == -math.inf).all())
     assert_within_bound(lse[::2], attention_of(kv, lists, torch.float32, torch.float32)[1][::2], true_lse[::2])
+
+
+def test_lists_are_cut_into_as_few_parts_as_leave_the_longest_as_short() -> None:
+    def parts(views: int) -> int:
+        tiles = selected_tiles(views, 128, torch.bfloat16)
+        return make_workspace(1, 4, 1, 32, "cpu", tiles=tiles).splits
+
+    # The CPU's own number is four: of 10 tiles the longest part has three, of 18 five, of 2 and 4 one.
+    assert [parts(5), parts(9), parts(1), parts(2)] == [4, 4, 2, 4]
+    assert parts(3) == 3  # two tiles each, which four parts wouldn't lessen

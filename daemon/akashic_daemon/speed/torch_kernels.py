@@ -15,7 +15,7 @@ from akashic_daemon.speed.stopwatch import Stopwatch
 from akashic_kernels.block_select import block_select, make_selection
 from akashic_kernels.block_summary import make_bounds, update_bounds
 from akashic_kernels.kv_gather import kv_gather
-from akashic_kernels.paged_decode import make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.paged_decode import make_workspace, paged_decode, paged_decode_selected, selected_tiles
 from akashic_kernels.rope import make_rope
 from akashic_kernels.segment_prefill import plan_segments, segment_prefill
 from akashic_kernels.views import PageShape
@@ -88,13 +88,15 @@ def _decode(watch: Stopwatch, context: int, copied: float) -> Iterator[Row]:
     update_bounds(bounds, k, torch.tensor([(n, 0, PAGE) for n in range(len(k))], dtype=torch.int32, device=device))
     blocks = min(BLOCKS, max(1, len(views) // 4))
     chosen = make_selection(1, KV_HEADS, len(views), top_k=blocks, sink=SINK, recent=RECENT, device=device)
+    tiles = selected_tiles(blocks + SINK + RECENT, PAGE, k.dtype)
+    few = make_workspace(1, HEADS, KV_HEADS, HEAD_DIM, device, tiles=tiles)
 
     def sparse() -> None:
         block_select(
             layer.query, bounds, views, start, position, layer.rope, chosen, top_k=blocks, sink=SINK, recent=RECENT
         )
         paged_decode_selected(
-            layer.query, k, v, chosen.views, chosen.count, position, layer.rope, workspace=room, after_choice=True
+            layer.query, k, v, chosen.views, chosen.count, position, layer.rope, workspace=few, after_choice=True
         )
 
     yield _row(f"sparse decode, {blocks} of {len(views):,} pages", watch.seconds(sparse), "SDPA", theirs)

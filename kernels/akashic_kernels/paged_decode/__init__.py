@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from akashic_kernels.paged_decode.api import DecodeWorkspace, make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.paged_decode.api import (
+    DecodeWorkspace,
+    make_workspace,
+    paged_decode,
+    paged_decode_selected,
+    selected_tiles,
+)
 
-__all__ = ["DecodeWorkspace", "make_workspace", "paged_decode", "paged_decode_selected"]
+__all__ = ["DecodeWorkspace", "make_workspace", "paged_decode", "paged_decode_selected", "selected_tiles"]

@@ -37,13 +37,26 @@ class DecodeWorkspace:
 
 
 def make_workspace(
-    batch: int, q_heads: int, kv_heads: int, head_dim: int, device: torch.device | str, *, splits: int | None = None
+    batch: int,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    device: torch.device | str,
+    *,
+    splits: int | None = None,
+    tiles: int | None = None,
 ) -> DecodeWorkspace:
-    """Allocate a workspace; `splits` by default fills the GPU twice over."""
+    """Allocate a workspace; `splits` by default fills the GPU twice over.
+
+    tiles: what no list has more of (`selected_tiles`). Then the fewest splits are made of which none gets more tiles than
+    with the default: they end together, and there is less to merge.
+    """
     import torch
 
     if splits is None:
         splits = _default_splits(batch * kv_heads, torch.device(device))
+        if tiles is not None:
+            splits = -(-tiles // -(-tiles // splits))
     group = q_heads // kv_heads
     return DecodeWorkspace(
         torch.empty(batch, kv_heads, splits, group, head_dim, dtype=torch.float32, device=device),
@@ -228,9 +241,18 @@ class LaunchShape(NamedTuple):
     registers: int | None = None
 
 
+def selected_tiles(views: int, page_size: int, dtype: torch.dtype) -> int:
+    """Count the tiles of a list of `views` chosen pages, for `make_workspace`."""
+    return views * page_size // _tile(page_size, dtype)
+
+
+def _tile(page_size: int, dtype: torch.dtype) -> int:
+    return min(page_size, 64 if dtype.itemsize <= 2 else 32)
+
+
 def launch_shape(head_block: int, page_size: int, dtype: torch.dtype, shared_bytes: int) -> LaunchShape:
     """Choose a shape of which two programs fit into the `shared_bytes` of a multiprocessor."""
-    tile = min(page_size, 64 if dtype.itemsize <= 2 else 32)
+    tile = _tile(page_size, dtype)
     tile_bytes = 2 * head_block * tile * dtype.itemsize
     return LaunchShape(tile, max(2, min(4, shared_bytes // 2 // tile_bytes)), 4)
 

@@ -276,7 +276,8 @@ def paged_decode_kernel(
         else:
             acc = tl.dot(tl.trans(p).to(values.dtype), values, acc)
         page, offset, length, base = next_view
-        high, low = _turn(q_own, q_pair, position - base, step, second, turned_dim, attention_scale, PRECISE, TYPE)
+        if ((i + 1) % TILES == 0) & (i + 1 < last):
+            high, low = _turn(q_own, q_pair, position - base, step, second, turned_dim, attention_scale, PRECISE, TYPE)
 
     finish(
         acc,

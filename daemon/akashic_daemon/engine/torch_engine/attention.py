@@ -17,7 +17,13 @@ from akashic_daemon.engine.torch_engine.step import Step
 from akashic_daemon.engine.torch_engine.views import Longs
 from akashic_kernels.block_select import block_select, make_selection
 from akashic_kernels.block_select.api import Selection
-from akashic_kernels.paged_decode import DecodeWorkspace, make_workspace, paged_decode, paged_decode_selected
+from akashic_kernels.paged_decode import (
+    DecodeWorkspace,
+    make_workspace,
+    paged_decode,
+    paged_decode_selected,
+    selected_tiles,
+)
 from akashic_kernels.rope_append import rope_append
 from akashic_kernels.segment_prefill import SegmentPlan, plan_segments, segment_prefill
 
@@ -78,18 +84,17 @@ class PagedAttention:
         """Make the tables of a step."""
         return self._decode_plan(step) if step.single else self._prefill_plan(step)
 
-    def tables(
-        self, batch: int, max_views: int, *, splits: int | None = None
-    ) -> tuple[DecodeWorkspace, Selection | None]:
+    def tables(self, batch: int, max_views: int) -> tuple[DecodeWorkspace, Selection | None]:
         """Allocate what decode attention of so many rows works in; rows have at most `max_views` views if sparse."""
-        _, kv_heads, _, head_dim = self.pool.shape
-        device, selection = self.pool.device, None
+        _, kv_heads, page_tokens, head_dim = self.pool.shape
+        device, selection, tiles = self.pool.device, None, None
         if self.sparse is not None:
             selection = make_selection(
                 batch, kv_heads, max_views, top_k=self.sparse.blocks, sink=self.sparse.sink,
                 recent=self.sparse.recent, device=device,
             )  # fmt: skip
-        return make_workspace(batch, self.heads, kv_heads, head_dim, device, splits=splits), selection
+            tiles = selected_tiles(selection.views.shape[2], page_tokens, self.pool.dtype)
+        return make_workspace(batch, self.heads, kv_heads, head_dim, device, tiles=tiles), selection
 
     def records(self, step: Step) -> bool:
         """Tell if a step of single tokens may be a CUDA graph."""
