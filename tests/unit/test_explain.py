@@ -30,12 +30,13 @@ def explain(
     window_moved: bool = False,
     edits: Sequence[Edit] = (),
     editable: int | None = None,
+    changed: str | None = None,
 ) -> Miss | None:
     before = None
     if earlier is not None:
         path = Path(array("i", map(ord, earlier)))
         trace = Trace(path, entries_of(path, array("i", [0] * len(earlier))), open_tail=False)
-        before = Before(trace, edits, editable)
+        before = Before(trace, edits, editable, changed=changed)
     return explain_miss(
         route(prompt), reused, before, prompt_tokens=len(prompt), window_moved=window_moved, to_text=text
     )
@@ -63,6 +64,13 @@ def test_a_new_session_on_a_known_prefix_says_so() -> None:
     miss = explain("a system prompt, new question", 15, None)
     assert miss is not None
     assert (miss.cause, miss.at_token, miss.at_message) == ("new_session", 15, 1)
+
+
+def test_another_model_is_the_cause_until_this_one_has_computed_as_much() -> None:
+    miss = explain("question answer. more", 0, "question answer.", changed="model a -> b")
+    assert miss is not None
+    assert (miss.cause, miss.at_token, miss.could_reuse, miss.detail) == ("model_changed", 0, 15, "model a -> b")
+    assert explain("question answer. more", 15, "question answer.", changed="model a -> b") is None
 
 
 def test_an_evicted_prefix_tells_how_much_would_have_been_reused() -> None:

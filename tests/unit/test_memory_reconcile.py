@@ -70,6 +70,14 @@ def test_what_earlier_turns_of_the_namespace_said_is_worth_less_when_it_is_said_
     assert again[0].worth < first[0].worth
 
 
+def test_what_was_superseded_before_is_not_judged_again(memory: Memory) -> None:
+    for at_s, said in ((100.0, "I live in Lyon."), (200.0, "I moved to Paris."), (300.0, "I moved to Rome.")):
+        kept(memory, say(said, at_s), source=f"s{at_s}")
+    assert standing(memory) == [("Lyon", False), ("Paris", False), ("Rome", True)]
+    _, paris, rome = records(memory)
+    assert [relation.other_id for relation in memory.store.relations_of(rome.id)] == [paris.id]
+
+
 def test_what_was_said_earlier_and_came_later_does_not_supersede(memory: Memory) -> None:
     kept(memory, say("I moved to Paris.", 200.0))
     kept(memory, say("I live in Lyon.", 100.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from akashic_daemon.errors import ScriptError
@@ -70,6 +72,14 @@ def test_a_policy_leaves_what_is_protected_without_a_word_each_time() -> None:
     compiled = compile_ops(layout, rules=load("tool-rolling-drop:keep=1").bound(4096))
     assert compiled.ops == (DropMessages((3, 4), at=10),)
     assert compiled.notes == ()
+
+
+def test_what_memory_recalled_is_not_the_newest_user_message() -> None:
+    """So the question before it stays, until the next one comes."""
+    layout = layout_of("suaau")
+    messages = (*layout.messages[:4], replace(layout.messages[4], recalled=True))
+    ledger = _visible(replace(layout, messages=messages), "window:sink=1,recent=1,budget=1")
+    assert ledger.visible["messages"] == [0, 1, 4]
 
 
 def test_none_does_nothing() -> None:

@@ -56,6 +56,14 @@ def test_a_session_that_was_just_served_goes_behind_one_that_was_not() -> None:
     assert drained(queue) == ["b0", "c0", "a1"]
 
 
+def test_a_session_that_was_just_served_goes_behind_one_that_came_meanwhile() -> None:
+    queue = filled(("a0", "a", "normal"), ("b0", "b", "normal"), ("c0", "c", "normal"))
+    assert queue.take().id == "a0"
+    queue.add(request("new", None, created_s=20.0))
+    queue.add(request("a1", "a", created_s=10.0))
+    assert drained(queue) == ["b0", "c0", "new", "a1"]
+
+
 def test_newcomers_without_end_do_not_keep_a_session_from_its_second_turn() -> None:
     queue = filled(("a0", "a", "normal"), ("a1", "a", "normal"), ("b0", "b", "normal"))
     taken = []
