@@ -98,3 +98,16 @@ def test_what_a_model_was_shown_and_is_forgotten_before_it_answers_leaves_the_ch
     second = write(memory, task, "The parrot Quasimodo moved to Lyon.")
     assert texts_of(memory, second) == []
     assert second in {chunk.id for chunk in memory.store.waiting_chunks()}
+
+
+def test_lines_that_were_left_out_because_a_turn_had_them_come_back_when_it_goes(memory: Memory) -> None:
+    log = "".join(f"12:00:{n:02} INFO copying volume vol-{n * 37} done\n" for n in range(30))
+    first = prepared(memory, log)
+    reconcile.store(memory, first, first.extractive)
+    second = prepared(memory, log + "12:01:00 ERROR volume vol-9999 failed\n")
+    reconcile.store(memory, second, second.extractive)
+    assert f"lines as in turn {first.turns[0].id}" in texts_of(memory, second.chunk.id)[0]
+    assert memory.forget([first.turns[0].id]).changed_chunk_ids == (second.chunk.id,)
+    assert [chunk.id for chunk in memory.store.waiting_chunks()] == [second.chunk.id]
+    again = reconcile.prepare(memory, second.chunk.id)
+    assert "vol-37 " in again.extractive.text

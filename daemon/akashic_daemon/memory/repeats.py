@@ -7,6 +7,7 @@ text can be put together again; `LineIndex` and `superseded` know only turn numb
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ _LEAST_LINES = 3
 _LEAST_CHARS = 80
 """A shorter run isn't worth the words that say where it is."""
 _LONG_LINE_CHARS = 160
+_REFERRED = re.compile(r"\[\d+ lines as in turn (\d+), from line \d+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,11 @@ class LineIndex:
         for line in range(len(found)):
             for key in _keys(found, line):
                 self.places.setdefault(key, (turn, line))
+
+
+def referred(text: str) -> set[int]:
+    """Return the turns that a trimmed text names for what was left out of it."""
+    return {int(turn) for turn in _REFERRED.findall(text)}
 
 
 def _keys(found: Sequence[str], at: int) -> list[bytes]:

@@ -188,7 +188,7 @@ class EmbedderState:
 
 @dataclass(frozen=True, slots=True)
 class Retold:
-    """Chunks whose compacted texts, and records, that hold words of turns on which they don't rest."""
+    """Chunks whose compacted texts hold words of turns on which they don't rest, or name them; and records that hold some."""
 
     chunk_ids: frozenset[int] = frozenset()
     record_ids: frozenset[int] = frozenset()
