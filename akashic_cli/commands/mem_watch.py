@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +44,7 @@ def watch(
     from akashic_daemon.protocol.memory_watch import WatchEvent
 
     # The daemon's working folder is another.
-    body = {"paths": [str(path.expanduser().absolute()) for path in paths], "once": once, "quiet_s": quiet}
+    body = {"paths": [str(Path(os.path.expanduser(path)).absolute()) for path in paths], "once": once, "quiet_s": quiet}
     body |= {"include": include} if include else {}
     body |= {"namespace": namespace} if namespace else {}
     client, _ = connect(autostart=not no_autostart)

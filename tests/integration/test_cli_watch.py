@@ -44,8 +44,9 @@ def test_what_was_read_is_told_once_and_found(home: Path, logs: Path, capsys: py
 
 def test_a_path_that_is_not_there_is_named(home: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with daemon(home):
-        assert main(["mem", "watch", str(logs / "none"), "--once"]) == 2
-    assert f"{logs / 'none'}: there is no such folder or file" in capsys.readouterr().err
+        for path in (str(logs / "none"), "~nobody-of-that-name"):
+            assert main(["mem", "watch", path, "--once"]) == 2
+            assert f"{Path(path).absolute()}: there is no such folder or file" in capsys.readouterr().err
 
 
 def test_a_watch_neither_outlives_its_client_nor_holds_the_daemon_up(home: Path, logs: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from watchdog.observers.api import EventEmitter
 
 from akashic_daemon.errors import BadRequest, Conflict
 from akashic_daemon.memory.watch import Follower, Step
@@ -152,6 +153,31 @@ async def test_a_log_that_cannot_be_read_for_a_while_is_told_of_once_and_read_wh
                     break
         assert await texts(service) == wishes([1])
     assert seen.count("problem") == 1
+
+
+@awaited
+async def test_folders_that_the_system_does_not_tell_of_are_looked_at_and_no_watch_of_others_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [tmp_path / "one", tmp_path / "two"]
+    for number, root in enumerate(roots):
+        root.mkdir()
+        append(root / "s.jsonl", user(number))
+    begun: list[EventEmitter] = []
+    start = EventEmitter.start
+
+    def starting(emitter: EventEmitter) -> None:
+        if begun:
+            raise OSError(28, "inotify watch limit reached")
+        begun.append(emitter)
+        start(emitter)
+
+    monkeypatch.setattr(EventEmitter, "start", starting)
+    async with memory(beside(tmp_path)) as service:
+        events = await read_all(service, *roots)
+        assert "inotify watch limit reached" in events[0].reason
+        assert sorted(await texts(service)) == wishes([0, 1])
+    assert [emitter.is_alive() for emitter in begun] == [False]
 
 
 @awaited
@@ -325,7 +351,7 @@ async def test_a_folder_is_watched_into_a_namespace_once(tmp_path: Path) -> None
 @awaited
 async def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
     async with memory(beside(tmp_path)) as service:
-        for path in (str(tmp_path / "none"), "logs"):
+        for path in (str(tmp_path / "none"), "logs", "~nobody-of-that-name/logs"):
             with pytest.raises(BadRequest):
                 await anext(MemoryWatch(service).watch([path], namespace="user"))
 

@@ -374,6 +374,8 @@ async def _changes(where: Where) -> AsyncIterator[_Changes]:
     except OSError as error:
         changes.problem = f"the system doesn't tell of changes ({error.strerror or error}); looking every {_LOOK_S:g} s"
         logger.warning("watching %s: %s", ", ".join(map(str, where.roots)), changes.problem)
+        # Folders before the refused one are being watched, and nobody would take what is told of them.
+        await asyncio.to_thread(observer.unschedule_all)
     try:
         yield changes
     finally:
@@ -383,7 +385,7 @@ async def _changes(where: Where) -> AsyncIterator[_Changes]:
 
 
 def _root(path: str) -> Path:
-    root = Path(path).expanduser()
+    root = Path(os.path.expanduser(path))  # Path's own raises for a user who doesn't exist
     if not root.is_absolute():
         raise BadRequest(f"watching {path!r}: a path that isn't absolute", hint="give the whole path")
     try:
