@@ -180,3 +180,11 @@ def test_after_the_only_call_that_is_allowed_the_answer_is_over() -> None:
 def test_arguments_in_a_json_string_are_taken_out_of_it() -> None:
     answer = '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'
     assert told(HERMES, [answer])[1] == (("f", '{"a": 1}'),)
+
+
+@pytest.mark.parametrize("name", [r'"\q"', '"a\nb"', r'"\u12"'])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_name_that_is_no_json_stays_text_also_where_calls_are_streamed(name: str, whole: bool) -> None:
+    said = f'<tool_call>{{"name": {name}, "arguments": {{"a": 1}}}}</tool_call>'
+    text, calls, *_ = told(HERMES, [said] if whole else list(said), streams=True)
+    assert (text, calls) == (said, ())

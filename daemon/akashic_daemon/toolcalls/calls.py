@@ -69,11 +69,14 @@ class Depth:
 
 
 def header_of(text: str, syntax: Syntax) -> Header | None:
-    """Return the beginning of a call that stands at the start of `text`, if it is all there."""
+    """Return the beginning of a call that stands at the start of `text`, if it is all there and its name can be read."""
     found = _header_pattern(syntax).match(text)
     if found is None:
         return None
-    name = found[1] if syntax.shape is Shape.NAMED else json.loads(found[1])
+    try:
+        name = found[1] if syntax.shape is Shape.NAMED else json.loads(found[1])
+    except ValueError:  # an escape that JSON hasn't
+        return None
     return Header(name, found.end())
 
 
