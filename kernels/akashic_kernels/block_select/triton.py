@@ -145,14 +145,17 @@ def _ranks(chosen, VIEWS_BLOCK: tl.constexpr):
     In words of 32, which a warp counts by itself; then each word's are added to all after it. A scan of the whole block joins
     64 parts one after another.
     """
-    if VIEWS_BLOCK < 64 or VIEWS_BLOCK > 4096:  # one word, or more pairs of words than are worth comparing
-        return tl.cumsum(chosen.to(tl.int32), 0)
-    WORDS: tl.constexpr = VIEWS_BLOCK // 32
-    bits = tl.reshape(chosen.to(tl.int32), [WORDS, 32])
-    word = tl.arange(0, WORDS)
-    of_word = tl.sum(bits, 1)
-    before = tl.sum(tl.where(word[None, :] < word[:, None], of_word[None, :], 0), 1)
-    return tl.reshape(tl.cumsum(bits, 1) + before[:, None], [VIEWS_BLOCK])
+    # Of one word, and of more pairs of words than are worth comparing, the whole is scanned.
+    if (VIEWS_BLOCK < 64) or (VIEWS_BLOCK > 4096):
+        ranks = tl.cumsum(chosen.to(tl.int32), 0)
+    else:
+        WORDS: tl.constexpr = VIEWS_BLOCK // 32
+        bits = tl.reshape(chosen.to(tl.int32), [WORDS, 32])
+        word = tl.arange(0, WORDS)
+        of_word = tl.sum(bits, 1)
+        before = tl.sum(tl.where(word[None, :] < word[:, None], of_word[None, :], 0), 1)
+        ranks = tl.reshape(tl.cumsum(bits, 1) + before[:, None], [VIEWS_BLOCK])
+    return ranks
 
 
 @triton.jit
