@@ -245,7 +245,7 @@ def _trimmed(memory: Memory, turns: Sequence[Turn], dense: set[int], related: Se
         if turn.id in gone:
             texts[turn.id] = superseded_note(paths[turn.id], gone[turn.id])
         elif turn.id in dense:
-            texts[turn.id] = index.trim(turn.id, turn.text).text
+            texts[turn.id] = index.trim(turn.id, turn.text)
     return texts
 
 

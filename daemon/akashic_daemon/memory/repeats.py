@@ -36,20 +36,6 @@ class FileRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Trimmed:
-    """A dense text without what stands elsewhere. rho counts the references as kept."""
-
-    text: str
-    raw_chars: int
-    repeated_chars: int
-
-    @property
-    def rho(self) -> float:
-        """Return the share of the raw length that is kept."""
-        return len(self.text) / self.raw_chars if self.raw_chars else 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     begin: int
     end: int
@@ -64,23 +50,22 @@ class LineIndex:
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     texts: dict[int, Sequence[str]] = field(default_factory=dict)
 
-    def trim(self, turn: int, text: str) -> Trimmed:
+    def trim(self, turn: int, text: str) -> str:
         """Return the text with each run that an earlier turn has replaced by a reference, and take its own lines in.
 
         turn: later than those before. Runs are compared as text, not by their digests alone.
         """
         found = text.split("\n")
         kept: list[str] = []
-        repeated_chars = at = 0
+        at = 0
         for run in self._runs(found):
             kept += found[at : run.begin]
             count = run.end - run.begin
             kept.append(f"[{count} lines as in turn {run.turn}, from line {run.line + 1}]")
-            repeated_chars += sum(len(line) + 1 for line in found[run.begin : run.end])
             at = run.end
         kept += found[at:]
         self._take(turn, found)
-        return Trimmed("\n".join(kept), len(text), repeated_chars)
+        return "\n".join(kept)
 
     def _runs(self, found: Sequence[str]) -> list[_Run]:
         runs: list[_Run] = []
