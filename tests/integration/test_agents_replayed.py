@@ -55,7 +55,7 @@ def events(found: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-def test_claude_code(home: Path) -> None:
+def test_claude_codes_second_turn_computes_only_what_is_new_and_what_is_ignored_is_named(home: Path) -> None:
     headers = {
         "authorization": "Bearer t", "anthropic-version": "2023-06-01", "x-app": "cli",
         "user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "x-claude-code-session-id": "c3cf1151",
@@ -118,7 +118,7 @@ def test_claude_code(home: Path) -> None:
     replay(home, work)
 
 
-def test_codex(home: Path) -> None:
+def test_codexs_second_turn_computes_only_what_is_new_and_what_is_ignored_is_named(home: Path) -> None:
     def message(role: str, text: str) -> dict[str, Any]:
         return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
@@ -161,7 +161,9 @@ def test_codex(home: Path) -> None:
 
 
 @pytest.mark.parametrize("keeps_thoughts", [True, False], ids=["opencode", "others"])
-def test_agents_of_chat_completions(home: Path, keeps_thoughts: bool) -> None:
+def test_the_second_turn_of_agents_of_chat_completions_computes_only_what_is_new(
+    home: Path, keeps_thoughts: bool
+) -> None:
     headers = {"authorization": "Bearer t"}
     body: dict[str, Any] = {
         "model": "fake", "max_tokens": 4000, "stream": True, "stream_options": {"include_usage": True},

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
-from akashic_daemon.sessions.traces import Meaning
+import pytest
+
+from akashic_daemon.sessions.traces import Known, Meaning
 from akashic_daemon.trajectory.message import Message, Role, ToolCall
 
 CALL = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("1", "f", '{"a": 1, "b": [2]}'),))
@@ -28,3 +32,14 @@ def test_text_that_differs_in_what_always_changes_means_the_same() -> None:
     assert Meaning("").reason(old, new) is None
     assert Meaning(r"^now: .*$").reason(old, replace(new, role=Role.USER)) is None
     assert Meaning(r"^now: .*$").reason(old, replace(new, content="now: 2\nbe vague")) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "reason"), [(set(), set(), "arguments_reserialised"), ({0}, set(), None), (set(), {0}, None)]
+)
+def test_what_operations_altered_is_compared_by_its_tokens_only(
+    before: set[int], now: set[int], reason: str | None
+) -> None:
+    known = cast(Known, SimpleNamespace(messages=[CALL], altered=frozenset(before)))
+    same = Meaning("").between(known, [called('{"b":[2],"a":1}')], frozenset(now))
+    assert same(0, 0) == reason
