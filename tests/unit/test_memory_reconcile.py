@@ -148,6 +148,20 @@ def test_lines_that_a_related_chunk_has_are_named_not_kept_again(memory: Memory)
     assert version.rho < 0.2
 
 
+@pytest.mark.parametrize(
+    "failed", ["<tool_use_error>File does not exist.</tool_use_error>", "[ERROR] src/a.py: permission denied"]
+)
+def test_a_read_that_failed_takes_the_place_of_no_other(memory: Memory, failed: str) -> None:
+    call = '[calls Read] {"file_path": "src/a.py"}'
+    shown = "def one(x):\n    return x.old_name\n" * 6
+    chunk = kept(
+        memory, Said("assistant", call, "c1"), Said("tool Read", shown, "r1"),
+        Said("assistant", f"once more\n{call}", "c2"), Said("tool Read", failed, "r2"),
+    )  # fmt: skip
+    (version,) = memory.store.chunk_versions(chunk)
+    assert "old_name" in version.text
+
+
 def test_a_read_of_a_file_that_was_read_again_in_the_chunk_is_named_only(memory: Memory) -> None:
     call = Said("assistant", '[calls Read] {"file_path": "src/a.py"}', "c1")
     old = "def one(x):\n    return x.old_name\n" * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +25,7 @@ def file_reads(turns: Sequence[Turn]) -> Iterator[FileRead]:
             continue
         calls = _CALL.findall(before.text)
         if len(calls) == 1 and (read := _read(turn.id, *calls[0])) is not None:
-            yield read
+            yield replace(read, length_chars=len(turn.text))
 
 
 def _read(turn_id: int, name: str, text: str) -> FileRead | None:

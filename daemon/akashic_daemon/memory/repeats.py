@@ -20,17 +20,21 @@ _REFERRED = re.compile(r"\[\d+ lines as in turn (\d+), from line \d+\]")
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """A turn that shows a file, whole or from line to line (both included)."""
+    """A turn that shows a file, whole or from line to line (both included), in so many characters."""
 
     turn: int
     path: str
     first_line: int | None = None
     last_line: int | None = None
+    length_chars: int = 0
 
     def covers(self, other: FileRead) -> bool:
-        """Whether all that `other` shows of the same file is shown here too."""
+        """Whether all that `other` shows of the same file is shown here too.
+
+        A turn of less than half the characters may be a failure or "unchanged", so it covers nothing.
+        """
         first, last = self.first_line or 1, self.last_line
-        if first > (other.first_line or 1):
+        if first > (other.first_line or 1) or 2 * self.length_chars < other.length_chars:
             return False
         return last is None or (other.last_line is not None and other.last_line <= last)
 
