@@ -71,20 +71,21 @@ async def test_the_tools_say_what_they_do_and_which_remove(home: Path) -> None:
 
 @awaited
 async def test_what_is_added_is_found_and_forgotten_after_a_dry_run(home: Path) -> None:
+    zoo = {"namespaces": ["project:zoo"]}
     async with client(home) as asked:
         added = await asked.call_tool("memory_add", {"text": "The parrot eats mangoes.", "namespace": "project:zoo"})
         assert "project:zoo" in text(added)
         again = await asked.call_tool("memory_add", {"text": "The parrot eats mangoes.", "namespace": "project:zoo"})
         assert "Known already" in text(again)
-        found = text(await asked.call_tool("memory_search", {"query": "what does the parrot eat?"}))
+        found = text(await asked.call_tool("memory_search", {"query": "what does the parrot eat?", **zoo}))
         assert found.startswith(OPENING)
         assert found.endswith(CLOSING)
         (turn,) = (line.split(",")[0].lstrip("[") for line in found.splitlines() if "mangoes" in line)
         planned = text(await asked.call_tool("memory_forget", {"ids": [turn]}))
         assert "1 turns would go" in planned
-        assert "mangoes" in text(await asked.call_tool("memory_search", {"query": "parrot"}))
+        assert "mangoes" in text(await asked.call_tool("memory_search", {"query": "parrot", **zoo}))
         assert "1 turns are gone" in text(await asked.call_tool("memory_forget", {"ids": [turn], "confirm": True}))
-        assert "nothing" in text(await asked.call_tool("memory_search", {"query": "parrot"}))
+        assert "nothing" in text(await asked.call_tool("memory_search", {"query": "parrot", **zoo}))
 
 
 @awaited
