@@ -2,7 +2,7 @@
 
     GET  /sessions/{id}/context       ContextView
     POST /sessions/{id}/ops           OpsRequest -> OpsResult
-    POST /sessions/{id}/messages      AppendRequest -> ContextView; creates the session when it's new
+    POST /sessions/{id}/messages      AppendRequest -> ContextView; creates the session when it's new; 409 while it is answered
     PUT  /sessions/{id}/policy        PolicyRequest -> ContextView; creates the session when it's new
     PUT  /sessions/{id}/edit_reuse    EditReuseRequest -> ContextView; creates the session when it's new
     POST /sessions/{id}/script        ScriptRequest -> NDJSON of ScriptEvent; creates the session when it's new

@@ -11,7 +11,7 @@
     GET    /sessions/{id}/export        NDJSON, one message a line (`trajectory.message.Message.to_json`)
     GET    /sessions/{id}/export?kv=1   a warm session as one file (`protocol.archive`), which /import takes
     DELETE /sessions/{id}               RemovedSession
-    POST   /sessions/{id}/turn          TurnRequest -> NDJSON of TurnEvent; creates the session when it's new
+    POST   /sessions/{id}/turn          TurnRequest -> NDJSON of TurnEvent; creates the session when it's new, waits for its other turns
     GET    /cache/verify?fix=1          NDJSON of one StoreReport
     GET    /models                      ModelList
     POST   /models                      AddModelRequest -> ModelSummary
