@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from akashic_daemon.config import ScheduleSection
+from akashic_daemon.config import Config, ScheduleSection
 from akashic_daemon.engine.fake import FakeEngine
-from akashic_daemon.engine.host import EngineFactory, KnownModel, ModelHost
+from akashic_daemon.engine.host import EngineFactory, KnownModel, ModelHost, configured_engines
 from akashic_daemon.errors import BadModelFile, ModelError
 from akashic_daemon.schedule.counters import Counters
 from akashic_daemon.schedule.loop import StepLoop
@@ -117,6 +117,18 @@ def test_a_load_that_meets_a_bug_is_told_as_failed_and_nothing_of_it_is_kept() -
         assert host._loading is None
 
     with_host(check, bug)
+
+
+def test_a_model_that_cannot_be_looked_at_is_told_as_failed_and_not_as_loading_for_ever() -> None:
+    """As in a folder that others may not enter; a name that is too long fails alike, also for root."""
+    hidden = KnownModel("hidden", Path("/" + "x" * 300), 1)
+
+    async def check(host: ModelHost) -> None:
+        with pytest.raises(BadModelFile, match="opening the model"):
+            await host.acquire(hidden)
+        assert host.state.state == "failed"
+
+    with_host(check, configured_engines(Config()))
 
 
 def test_ids_that_the_loaded_model_has_not_are_tokenized_anew() -> None:

@@ -341,8 +341,8 @@ class ModelHost:
         self._name, self._builder = None, None
         self.state = EngineStatus(model=model.name, state="loading", detail=str(model.path))
         logger.info("loading the model %s from %s", model.name, model.path)
-        files = files_now(model.path)
         try:
+            files = files_now(model.path)
             await self.on_engine_thread(lambda: self._loop.set_engine(lambda: self._factory(model.name, model.path)))
             if have_changed(files):
                 await self.on_engine_thread(lambda: self._loop.set_engine(None))
@@ -351,8 +351,11 @@ class ModelHost:
                 )
             self._loop.check_open()
         except Exception as error:
-            self.state = EngineStatus(model=model.name, state="failed", detail=str(error) or repr(error))
-            raise
+            problem = _unreadable(model, error) if isinstance(error, OSError) else error
+            self.state = EngineStatus(model=model.name, state="failed", detail=str(problem) or repr(problem))
+            if problem is error:
+                raise
+            raise problem from error
         engine = self._loop.engine
         assert engine is not None
         self._name, self._path, self._files = model.name, model.path, files
@@ -360,6 +363,13 @@ class ModelHost:
         self.warnings = list(getattr(engine, "warnings", []))
         self.state = EngineStatus(model=model.name, state="ready")
         logger.info("the model %s is ready: window %s tokens", model.name, engine.model.window_tokens)
+
+
+def _unreadable(model: KnownModel, error: OSError) -> BadModelFile:
+    return BadModelFile(
+        f"opening the model {model.name}: {model.path}: {error.strerror or error}",
+        hint="look whether the daemon's user may read it and enter its folder",
+    )
 
 
 def _make_builder(engine: Engine) -> PromptBuilder | AkashicError | None:
