@@ -94,8 +94,7 @@ def block_select(
 
 def launch_shape(max_views: int) -> tuple[int, int]:
     """Give how many views a program scores, and its warps, as measured on an H200."""
-    block, warps = (64, 8) if max_views <= 1024 else (128, 16)
-    return min(block, power_of_two(max_views)), warps
+    return min(64 if max_views <= 1024 else 128, power_of_two(max_views)), 16
 
 
 def check_bounds_shape(bounds: Tensor, query: Tensor) -> PageShape:
