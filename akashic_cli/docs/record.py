@@ -1,4 +1,4 @@
-"""Records what akashic prints on a terminal, as SVG: `python docs/record.py [NAME ...]` writes docs/NAME.svg.
+"""Records what akashic prints on a terminal, as SVG: `python -m akashic_cli.docs.record [NAME ...]` writes man/pictures/NAME.svg.
 
 Each recording is a list of commands, run one after the other in a pseudo-terminal with a home of its own that is removed
 afterwards. Nothing of the person who runs this comes in: no home, no host name, no user name. Figures are this machine's.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyte
 
-HERE = Path(__file__).resolve().parent
+PICTURES = Path(__file__).resolve().parents[2] / "man" / "pictures"
 COLUMNS, ROWS = 120, 50
 _CHAR_PX, _LINE_PX, _EDGE_PX = 7.8, 18, 14
 Row = list[tuple[int, str, str]]
@@ -129,8 +129,8 @@ def record(name: str) -> None:
                 [sys.executable, "-m", "akashic_cli", "daemon", "stop"], env=env, capture_output=True, check=False
             )
     rows = screen_of("".join(printed).replace(home, "~"))
-    (HERE / f"{name}.svg").write_text(svg(rows), encoding="utf-8")
-    print(f"wrote docs/{name}.svg, {len(rows)} lines", file=sys.stderr)
+    (PICTURES / f"{name}.svg").write_text(svg(rows), encoding="utf-8")
+    print(f"wrote man/pictures/{name}.svg, {len(rows)} lines", file=sys.stderr)
 
 
 def main(names: list[str]) -> int:
