@@ -67,3 +67,6 @@ class StoreThread:
                 if self.problem is None:
                     logger.warning("what session %s computed isn't kept for the next start: %s", session, error)
                 self.problem = f"what is kept for the next start could not be written: {error.message}"
+            except Exception as error:  # one session's must not keep what others wait for from the disk
+                logger.exception("what session %s computed isn't kept for the next start, by a bug", session)
+                self.problem = f"what is kept for the next start could not be written: {type(error).__name__}: {error}"
