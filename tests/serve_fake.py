@@ -1,12 +1,13 @@
 """Run the daemon of `AKASHIC_HOME` on the fake engine.
 
-`python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged] [--cells N] [--window N]
-[--end-every N] [--long-steps N] [--set KEY=VALUE ...] [--check-end [--leak-limit S]]`; a wedged one never stops by itself, a checked one only when all is given back. With long steps, one of at least N tokens lasts until it is interrupted.
+`python serve_fake.py [--host H] [--port P] [--idle-exit S] [--stop-limit S] [--wedged] [--endless-load] [--cells N] [--window N]
+[--end-every N] [--long-steps N] [--set KEY=VALUE ...] [--check-end [--leak-limit S]]`; a wedged one never stops by itself, a checked one only when all is given back. With an endless load the engine never comes, and finalising Python under it ends with status 139. With long steps, one of at least N tokens lasts until it is interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import os
 import sys
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("--idle-exit", type=int)
     parser.add_argument("--stop-limit", type=float, default=_STOP_LIMIT_S)
     parser.add_argument("--wedged", action="store_true")
+    parser.add_argument("--endless-load", action="store_true")
     parser.add_argument("--cells", type=int, default=1 << 20)
     parser.add_argument("--window", type=int, default=1 << 18)
     parser.add_argument("--end-every", type=int, default=NEVER)
@@ -63,6 +65,10 @@ def main() -> int:
     options = parser.parse_args()
 
     def make_engine(_name: str, _path: Path) -> FakeEngine:
+        if options.endless_load:
+            atexit.register(os._exit, 139)  # as native code in another thread may
+            (paths.store_dir / "load-has-begun").touch()
+            threading.Event().wait()
         sizes = {"kv_cells": options.cells, "window_tokens": options.window, "end_every": options.end_every}
         return FakeEngine(**sizes) if options.long_steps == NEVER else LongStepsEngine(options.long_steps, **sizes)
 

@@ -114,6 +114,8 @@ class Service:
         self._ids = itertools.count(1)
         self._loading: asyncio.Task[None] | None = None
         self._database: Database | None = None
+        self.leaves_threads = False
+        """Whether threads that may be in native code didn't end with `stop`; Python must not be finalised under them."""
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -180,8 +182,10 @@ class Service:
         stopped = await asyncio.to_thread(self._loop.stop, 6.0)
         if not stopped:
             logger.error("the engine thread did not end in 6 s; leaving it")
+            self.leaves_threads = True
         if self.tiers.is_wanted and not await asyncio.to_thread(self.tiers.stop, 2.5):
             logger.error("the mover did not end in 2.5 s; what it had not written is lost")
+            self.leaves_threads = True
         if not await self._host.wait_unused(1.0):
             logger.warning("some answers were not stored: their requests did not end in a second")
         if self._database is not None:

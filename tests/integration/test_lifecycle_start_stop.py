@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_a_daemon_that_cannot_stop_is_ended_by_force_and_the_next_one_starts(hom
         assert "not stopped after 0.1 s: ending by force" in said
     with daemon(home), on_socket(paths) as client:
         assert client.get("/healthz").status_code == 200
+
+
+def test_a_daemon_whose_model_never_loads_ends_in_good_order_without_finalising_python(
+    home: Path, paths: Paths
+) -> None:
+    with daemon(home, "--endless-load", "--stop-limit", str(DEADLINE_S)) as process:
+        until_s = time.monotonic() + DEADLINE_S
+        while not (paths.store_dir / "load-has-begun").exists():
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    assert "the engine thread did not end in 6 s" in said
+    assert said.rstrip().endswith("stopped")
+    assert not paths.socket.exists()
 
 
 def test_a_daemon_takes_as_many_files_as_it_may_have(home: Path, paths: Paths) -> None:

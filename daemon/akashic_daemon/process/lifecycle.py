@@ -13,8 +13,9 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import uvicorn
 
@@ -23,7 +24,7 @@ from akashic_daemon.api.border import Activity
 from akashic_daemon.api.connection import Connection
 from akashic_daemon.api.spool import remove_left_uploads
 from akashic_daemon.config import Settings, log_level
-from akashic_daemon.errors import ConfigError, DaemonRunning, StoreUnwritable
+from akashic_daemon.errors import AkashicError, ConfigError, DaemonRunning, StoreUnwritable
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.process.tcp_port import BACKLOG, tcp_socket
 from akashic_daemon.service import Service
@@ -182,11 +183,34 @@ def serve(
             if settings.config.serve.port:
                 sockets.append(tcp_socket(settings.config.serve))
             service = service or Service(settings, paths)
-            return asyncio.run(_serve(settings, paths, service, sockets, stop_limit_s))
+            code = _run(settings, paths, service, sockets, stop_limit_s)
         finally:
             for listener in sockets:
                 listener.close()
             paths.socket.unlink(missing_ok=True)
+        if service.leaves_threads:
+            _end_without_finalising(code)
+        return code
+
+
+def _run(settings: Settings, paths: Paths, service: Service, sockets: list[socket.socket], stop_limit_s: float) -> int:
+    """Serve and return the exit code. An error is logged instead of raised when it can't get to the process's end."""
+    try:
+        return asyncio.run(_serve(settings, paths, service, sockets, stop_limit_s))
+    except Exception as error:
+        if not service.leaves_threads:
+            raise
+        logger.exception("serving ended by an error")
+        return error.exit_code if isinstance(error, AkashicError) else 1
+
+
+def _end_without_finalising(code: int) -> NoReturn:
+    """End the process as it is: native code in a thread that was left behind crashes when its libraries are taken down."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(code)
 
 
 def _allow_files() -> None:
