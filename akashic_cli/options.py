@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +16,10 @@ def _set_home(value: str | None) -> str | None:
     if value == "":  # of a variable that isn't set, say; the current folder is nobody's home
         raise typer.BadParameter("no folder is named")
     if value is not None:
+        from akashic_daemon.paths import whole
+
         # The daemon that a command may start must find the same home, so it goes where children inherit it.
-        os.environ["AKASHIC_HOME"] = str(Path(value).expanduser().absolute())
+        os.environ["AKASHIC_HOME"] = str(whole(value))
     return value
 
 

@@ -177,12 +177,13 @@ def remove(
 
 
 def _sendable(path: Path) -> str:
-    """Return a path as the daemon is to see it. Raises UsageError when it isn't UTF-8."""
+    """Return a path as the daemon is to see it. Raises UsageError when it isn't UTF-8, or `~` is nobody's."""
     from akashic_daemon.errors import UsageError
+    from akashic_daemon.paths import whole
 
-    whole = str(path.expanduser().absolute())
-    sendable = whole.encode("utf-8", "replace").decode()
-    if sendable != whole:
+    found = str(whole(path))
+    sendable = found.encode("utf-8", "replace").decode()
+    if sendable != found:
         raise UsageError(f"the path {sendable} is not UTF-8", hint="rename the file or its folder")
     return sendable
 

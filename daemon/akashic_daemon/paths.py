@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from akashic_daemon.errors import StoreUnwritable
+from akashic_daemon.errors import StoreUnwritable, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,23 @@ class Paths:
         return self.store_dir / "chat_history"
 
 
+def whole(path: str | Path) -> Path:
+    """Return the whole path of one that may begin with `~`. Raises UsageError when that is nobody's home."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        shown = str(path).encode("utf-8", "replace").decode()
+        raise UsageError(
+            f"reading the path {shown}: `{shown.split('/')[0]}` is no user's home folder",
+            hint="give the whole path, or begin it with ./ when its name begins with ~",
+        ) from error
+
+
 def find_paths(env: Mapping[str, str] | None = None) -> Paths:
-    """Return the paths that `env` (default: the process environment) asks for."""
+    """Return the paths that `env` (default: the process environment) asks for. Raises UsageError for `~` of nobody."""
     env = os.environ if env is None else env
     if home := env.get("AKASHIC_HOME"):
-        root = Path(home).expanduser().absolute()
+        root = whole(home)
         return Paths(root / "config.toml", root / "store", root / "run", root / "log", root / "cache")
     user = Path(env.get("HOME") or Path.home())
 

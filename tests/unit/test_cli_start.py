@@ -230,6 +230,21 @@ def test_a_home_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "no folder is named" in capsys.readouterr().err
 
 
+def test_a_path_in_the_home_of_nobody_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = "~no-such-user-here"
+    for arguments in (
+        ["config", "path", "--home", f"{nobody}/a"],
+        ["model", "add", f"{nobody}/a.gguf", "--no-autostart"],
+    ):
+        assert main(arguments) == 2
+        assert f"`{nobody}` is no user's home folder\nhint: give the whole path" in capsys.readouterr().err
+    monkeypatch.setenv("AKASHIC_HOME", nobody)
+    assert main(["config", "path"]) == 2
+    assert f"`{nobody}` is no user's home folder" in capsys.readouterr().err
+
+
 def test_home_on_the_command_line_is_the_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = os.environ.get("AKASHIC_HOME")
     try:
