@@ -90,6 +90,8 @@ def _load(path: Path) -> tuple[list[str], bool]:
         return [], False
     except (OSError, ValueError, TypeError, KeyError) as error:
         logger.warning(
-            "%s can't be read, so KV of removed sessions may be left: `akashic cache prune`: %s", path, error
+            "%s can't be read, so KV of removed sessions may be left; `akashic cache prune --all` removes all KV: %s",
+            path,
+            error,
         )
         return [], True
