@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -258,5 +258,32 @@ def test_a_session_that_is_answered_takes_no_message_and_no_scripts_end_and_says
             await service.context.append("s", message)
             told = await texts(service, "s")
             assert [told[0], told[2], len(told)] == ["one", "meanwhile", 3]
+
+    run(work())
+
+
+def test_two_scripts_that_make_the_same_sessions_in_other_orders_do_not_wait_for_each_other(home: Path) -> None:
+    async def work() -> None:
+        async with running_service(home, lambda _n, _p: FakeEngine(end_every=NEVER)) as service:
+            turns = service.sessions.turns
+            with_a, with_b = AsyncExitStack(), AsyncExitStack()
+            await with_a.enter_async_context(turns.between("a", "testing"))
+            await with_b.enter_async_context(turns.between("b", "testing"))
+            playing = [
+                asyncio.create_task(
+                    drained(script(service.context, one, ScriptRequest(script=f'append user "e"\nbranch {other}')))
+                )
+                for one, other in (("a", "b"), ("b", "a"))
+            ]
+            while sum(turns._wanted.values()) < 4:  # both scripts wait, beside us
+                assert not any(task.done() for task in playing)
+                await asyncio.sleep(0.001)
+            await with_a.aclose()
+            await with_b.aclose()
+            done, waiting = await asyncio.wait(playing, timeout=DEADLINE_S)
+            assert not waiting
+            (error,) = [task.exception() for task in done if task.exception() is not None]
+            assert isinstance(error, Conflict)
+            assert await texts(service, "a") == await texts(service, "b") == ["e"]
 
     run(work())

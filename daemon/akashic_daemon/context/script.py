@@ -331,8 +331,9 @@ class _Run:
                     parts.programs.add_explanation(target.session, text)
 
         async with AsyncExitStack() as held:
-            for target in self._targets:
-                await held.enter_async_context(parts.turns.between(target.session, "moving to the script's end"))
+            # In one order for all scripts: two could else wait for each other, and every turn of their sessions for them.
+            for session in sorted(target.session for target in self._targets):
+                await held.enter_async_context(parts.turns.between(session, "moving to the script's end"))
             async with self._service.editing:
                 await self._run(work)
         for target in self._targets:
