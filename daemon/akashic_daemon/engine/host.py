@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from akashic_daemon.answers.plan import says
 from akashic_daemon.config import Config
 from akashic_daemon.engine.base import Engine
 from akashic_daemon.engine.model_files import Files, files_now, have_changed
+from akashic_daemon.engine.sampled_text import says
 from akashic_daemon.engine.vocabulary import Vocabulary
 from akashic_daemon.errors import (
     AkashicError,
