@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
+from unittest import mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from akashic_daemon.tiers.costs import Costs
 from akashic_daemon.tiers.labels import check_labels
 from akashic_daemon.tiers.mover import Mover
 from akashic_daemon.tiers.removal import Choice, forget, prune, rename, would_prune
-from akashic_daemon.tiers.ssd import SsdTier, open_ssd
+from akashic_daemon.tiers.ssd import Outgoing, Refused, SsdTier, Written, open_ssd
 from akashic_daemon.tiers.staging import Staging
 from block_stores import CountingFiles, FakeClock
 
@@ -243,3 +244,61 @@ def test_blocks_of_another_home_that_go_on_from_what_only_ram_has_are_found_afte
 
     stand.do(work)
     assert stand.do(lambda: check_labels(stand.ssd, None)) == {}
+
+
+def test_ancestors_that_a_prune_took_are_written_again_in_slices(stand: Stand) -> None:
+    sizes: list[int] = []
+    write = stand.ssd.write
+
+    def noting(outgoing: Sequence[Outgoing]) -> Written:
+        sizes.append(len(outgoing))
+        return write(outgoing)
+
+    def work() -> None:
+        block = stand.store("a", None, "one")
+        for letter in "bcdefghijklmnop":
+            block = stand.store(letter, block, "one")
+            stand.mover.flush_writes()
+        last = stand.store("q", block, "one")
+        stand.ssd.prune(everything=True)
+        stand.mover.gone_from_ssd([other.key for other in stand.catalogue.blocks()], "pruned")
+        with (
+            mock.patch("akashic_daemon.store.blocks.slices.SLICE_RECORDS", 4),
+            mock.patch.object(stand.ssd, "write", noting),
+        ):
+            stand.mover.flush_writes()
+        assert last.on_ssd
+
+    stand.do(work)
+    assert (sum(sizes), max(sizes)) == (17, 4)
+    assert stand.do(lambda: check_labels(stand.ssd, None)) == {}
+
+
+def test_what_the_disk_refuses_is_not_tried_for_ever_with_its_ancestors(stand: Stand) -> None:
+    def work() -> None:
+        block = stand.store("a", None, "one")
+        for letter in "bcdefgh":
+            block = stand.store(letter, block, "one")
+            stand.mover.flush_writes()
+        stand.store("i", block, "one")
+        stand.ssd.prune(everything=True)
+        stand.mover.gone_from_ssd([other.key for other in stand.catalogue.blocks()], "pruned")
+        refused = mock.Mock(return_value=Written(refused=Refused.DAILY_BUDGET))
+        with (
+            mock.patch("akashic_daemon.store.blocks.slices.SLICE_RECORDS", 2),
+            mock.patch.object(stand.ssd, "write", refused),
+        ):
+            stand.mover.flush_writes()
+        assert sum(len(call.args[0]) for call in refused.call_args_list) == 9
+        assert stand.mover.waiting_writes == 0
+
+    stand.do(work)
+
+
+def test_a_bug_while_the_tier_is_opened_leaves_a_thread_that_works_and_is_told() -> None:
+    mover = Mover(mock.Mock(side_effect=RuntimeError("a bug")))
+    mover.start()
+    mover.call(lambda: None, 60)
+    assert mover.ssd is None
+    assert mover.problem is not None
+    assert mover.stop(30)

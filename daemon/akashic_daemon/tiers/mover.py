@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from akashic_daemon.errors import AkashicError
+from akashic_daemon.errors import AkashicError, StoreError
 from akashic_daemon.store.blocks.record import Found, Miss, MissReason
 from akashic_daemon.store.blocks.slices import is_full
 from akashic_daemon.tiers.arena import Arena
@@ -38,6 +38,8 @@ class _Write:
     block: Block
     group: str
     buffer: Buffer | None = None
+    is_preceded: bool = False
+    """Whether what it goes on from was looked for already: what the disk refuses isn't tried again for each that follows."""
 
 
 class Mover(JobThread):
@@ -91,6 +93,9 @@ class Mover(JobThread):
             logger.error("going on without the SSD tier: %s", error)
         else:
             self._ssd.pause_with(self._serve_waiting)
+        finally:
+            if self._ssd is None and self.problem is None:  # a bug, which the thread's border logs
+                self.problem = StoreError("opening the SSD tier: it failed by a bug", hint="see `akashic daemon logs`")
 
     def serve(self, catalogue: Catalogue, arena: Arena, outgoing: Staging, incoming: Staging, costs: Costs) -> None:
         """Go over to another model's blocks and take in what the disk has of them; call it with Priority.LAST."""
@@ -306,10 +311,14 @@ class Mover(JobThread):
         size_bytes = 0
         while self._to_write and not is_full(len(batch), size_bytes):
             write = self._to_write.popleft()
-            above = self.lacking_above(write.block)
-            self._queued.update(above)
-            batch += [*(_Write(block, write.group) for block in above), write]
-            size_bytes += sum(block.size_bytes for block in (*above, write.block))
+            above = [] if write.is_preceded else self.lacking_above(write.block)
+            if above:  # in front of the queue, not into this batch: they may be a whole context
+                self._queued.update(above)
+                before = (_Write(block, write.group, is_preceded=True) for block in above)
+                self._to_write.extendleft(reversed([*before, replace(write, is_preceded=True)]))
+                continue
+            batch.append(write)
+            size_bytes += write.block.size_bytes
         return batch
 
     def _join_other_groups(self, writes: Iterable[_Write]) -> None:
