@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from akashic_daemon.errors import BadRequest
+from akashic_daemon.errors import BadRequest, NotFound
+from akashic_daemon.memory.answers import Remembered
 from akashic_daemon.memory.recalled import CLOSING, OPENING
 from akashic_daemon.protocol.memory import MemoryAsk
 from akashic_daemon.service import Service
@@ -245,6 +247,28 @@ def test_a_session_that_is_removed_takes_its_mark_with_it(home: Path) -> None:
         assert await service.chat_memory.remember_finished() == 0
 
     on_service(home, check)
+
+
+def test_a_session_that_is_removed_while_it_is_taken_in_is_not_in_memory(home: Path) -> None:
+    async def check(service: Service) -> None:
+        await fill(service)
+        await turn(service, "s", "The locker of Quasimodo has the number 31337.", memory=True)
+        add = service.memory.add
+
+        async def removed_meanwhile(*args: Any, **options: Any) -> Remembered:
+            await service.remove_session("s")
+            assert await service.chat_memory.turns_of("s") == 0
+            return await add(*args, **options)
+
+        with mock.patch.object(service.memory, "add", removed_meanwhile), pytest.raises(NotFound):
+            await service.chat_memory.remember("s")
+        assert await service.chat_memory.turns_of("s") == 0
+        found = {one.turn.text for one in await service.memory.search("locker parrot rent", limit=50)}
+        assert not any("31337" in text for text in found)
+        assert set(FACTS[:2]) <= found
+
+    on_service(home, check)
+    assert not any(b"31337" in file.read_bytes() for file in home.rglob("memory*") if file.is_file())
 
 
 def test_half_a_surrogate_in_a_question_is_searched_for_and_kept_as_what_it_can_be_written_as(home: Path) -> None:

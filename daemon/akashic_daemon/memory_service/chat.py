@@ -306,7 +306,7 @@ class ChatMemory:
         return await self._remember(session, messages, namespace or self._config.namespace, until=len(messages))
 
     async def _remember(self, session: str, messages: Sequence[Message], namespace: str, *, until: int) -> Remembered:
-        """Take a session's first messages into memory, those that aren't there yet."""
+        """Take a session's first messages into memory, those that aren't there yet; none of one that is removed meanwhile."""
 
         def begin() -> tuple[int, Sequence[ChainDigest]]:
             self._remembering.begin(session, namespace)
@@ -320,7 +320,12 @@ class ChatMemory:
         if first >= until:
             return Remembered((), ())
         done = await self._memory.add(namespace, said_of(messages[first:until]), session=session)
-        await self._thread.run(lambda: self._remembering.advance(session, until, chains[until - 1]))
+        try:
+            await self._thread.run(lambda: self._remembering.advance(session, until, chains[until - 1]))
+        except NotFound:  # it was removed meanwhile, and who removed it was told what memory had of it then
+            await self._memory.take_back(done)
+            self.forget()
+            raise
         return done
 
     async def remember_finished(self) -> int:

@@ -35,7 +35,7 @@ from akashic_daemon.memory.selection import select
 from akashic_daemon.memory.worker import Worker
 from akashic_daemon.paths import Paths, ensure_private_dir
 from akashic_daemon.store.memory.marks import WatchMark
-from akashic_daemon.store.memory.rows import Chunk, Relation
+from akashic_daemon.store.memory.rows import Chunk, Forgotten, Relation
 from akashic_daemon.store.memory.store import open_memory_store
 from akashic_daemon.store.thread import StoreThread
 from akashic_daemon.types import Clock, SystemClock
@@ -271,11 +271,8 @@ class MemoryService:
         """
 
         def work(memory: Memory) -> Forgetting:
-            if memory.extents is None and not dry_run:
-                raise StoreError(
-                    f"forgetting: nothing was forgotten, because {self._extents_problem}",
-                    hint=f"remove the folder {self._paths.memory_extents} and restart the daemon: it is made anew",
-                )
+            if not dry_run:
+                self._check_reachable(memory)
             ids = select(memory, selector)
             turns = tuple(memory.store.turns(ids).values())
             gone = memory.plan_forgetting(ids) if dry_run else memory.forget(ids)
@@ -285,6 +282,23 @@ class MemoryService:
         if done.gone.changed_chunk_ids and not dry_run:
             self.worker.wake()
         return done
+
+    async def take_back(self, added: Remembered) -> None:
+        """Forget what was new of what was added, as far as it is there still. Raises StoreError as `forget`."""
+
+        def work(memory: Memory) -> Forgotten:
+            self._check_reachable(memory)
+            return memory.forget(added.new_ids)
+
+        if added.new_ids and (await self._run(work)).changed_chunk_ids:
+            self.worker.wake()
+
+    def _check_reachable(self, memory: Memory) -> None:
+        if memory.extents is None:
+            raise StoreError(
+                f"forgetting: nothing was forgotten, because {self._extents_problem}",
+                hint=f"remove the folder {self._paths.memory_extents} and restart the daemon: it is made anew",
+            )
 
     async def seal(self, namespace: str) -> None:
         """Let a namespace's open chunk be reconciled although it isn't full: nothing more is expected there soon.
