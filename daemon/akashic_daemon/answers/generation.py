@@ -185,7 +185,7 @@ class Generation:
         program = await self._sessions.program(session)
         asked = self._sessions.asked(request, session, program, default_policy)
         known = self.traces.of_session(session, engine.model.fingerprint)
-        tools, reordered = _tools_as_before(request, known, self._drops_edits(request, program))
+        tools, keeps_order = _tools_as_before(request, known, self._drops_edits(request, program))
         messages = request.messages
         request = replace(request, tools=tools)
         prompt = await asyncio.to_thread(self._prompt, engine, request, asked, window_start)
@@ -204,8 +204,8 @@ class Generation:
         elif near is not None:
             edited = planned.edited
             edits, editable = ((), None) if edited is None else (edited.edits, edited.computed_tokens)
-            before = Before(near.trace, edits, editable, reordered)
-        note = ("the tools came in another order; the earlier one was kept",) if reordered and tools else ()
+            before = Before(near.trace, edits, editable, tools_reordered=keeps_order is False)
+        note = ("the tools came in another order; the earlier one was kept",) if keeps_order else ()
         self._book.remember_places(session, asked.ops, messages)
         policy = str(asked.policy) if asked.policy is not None and asked.policy.rules else None
         request, notes = replace(request, session=session), (*request.notes, *asked.notes, *note, *answer.notes)
@@ -420,15 +420,18 @@ def _text_turn(engine: Engine, request: GenerationInput) -> _Turn:
 
 def _tools_as_before(
     request: GenerationInput, known: Known | None, keep_order: bool
-) -> tuple[tuple[Mapping[str, Any], ...], bool]:
-    """Return the tools, in the order of the session's last prompt if they are the same ones and edits may be kept."""
+) -> tuple[tuple[Mapping[str, Any], ...], bool | None]:
+    """Return the tools, in the order of the session's last prompt if they are the same ones and edits may be kept.
+
+    And whether that order was kept; None when the request has no other.
+    """
     if known is None or len(known.tools) != len(request.tools):
-        return request.tools, False
+        return request.tools, None
     if _as_json(known.tools) == _as_json(request.tools):
-        return known.tools, False  # equal, though their keys may stand in another order
+        return known.tools, None  # equal, though their keys may stand in another order
     if sorted(map(repr, known.tools)) != sorted(map(repr, request.tools)):
-        return request.tools, False
-    return (known.tools if keep_order else request.tools), True
+        return request.tools, None
+    return (known.tools if keep_order else request.tools), keep_order
 
 
 def _as_json(tools: tuple[Mapping[str, Any], ...]) -> str:
