@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from akashic_daemon.memory import chunks, ingest, reconcile
 from akashic_daemon.memory import extents as extents_module
 from akashic_daemon.memory.extents import ChunkExtents, open_extents
 from akashic_daemon.memory.memory import Memory, Said
+from akashic_daemon.store.blocks import compaction
 from akashic_daemon.store.blocks.check import check
 from akashic_daemon.store.blocks.opening import open_block_store
 from akashic_daemon.store.memory.rows import Turn
@@ -83,6 +85,17 @@ def test_text_whose_wiping_failed_is_wiped_by_the_next_removal_also_after_a_rest
     assert not in_files(tmp_path, "Quasimodo")
     assert words(extents.read("user", 2)).startswith("the parrot Esmeralda")
     extents.close()
+
+
+def test_a_place_that_cannot_be_read_names_the_folder_that_may_go(
+    extents: ChunkExtents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(extents, 1, "the parrot Quasimodo " * 300)
+    keep(extents, 2, "the parrot Esmeralda " * 300)
+    monkeypatch.setattr(compaction, "_read", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(StoreUnwritable, match="Input/output error") as refused:
+        extents.drop("user", [1])
+    assert str(tmp_path / "memory") in str(refused.value.hint)
 
 
 def paired(extents: ChunkExtents, count: int) -> dict[int, list[int]]:

@@ -90,7 +90,8 @@ def compact(
     if unread and must_read:
         raise StoreUnwritable(
             "compacting " + ", ".join(f"extent {number}: {why}" for number, why in sorted(unread.items())),
-            hint="check the disk; all records still stand",
+            hint="check the disk; all records still stand. When it can't be mended, stop the daemon and remove the folder "
+            f"{store.extents.folder}: what it holds is made anew",
         )
     return replace(
         total,
