@@ -45,7 +45,7 @@ def print_explanation(explanation: Explanation) -> None:
     """Print it on stdout."""
     console = out()
     for line in lines(explanation):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=not line.no_wrap)
 
 
 def lines(explanation: Explanation) -> list[Text]:
@@ -95,7 +95,7 @@ def _segment(segment: ExplainedSegment, longest: int) -> Text:
     from rich.text import Text
 
     number = "" if segment.message is None else str(segment.message)
-    line = Text(f"{number:>5} {segment.role:<9} ")
+    line = Text(f"{number:>5} {segment.role:<9} ", no_wrap=True, overflow="ellipsis")
     amounts = [getattr(segment, name) for name, _, _ in PARTS]
     cells = cells_of(amounts, longest, BAR_CELLS)
     for (_, mark, colour), width in zip(PARTS, cells, strict=True):
