@@ -45,7 +45,11 @@ def print_explanation(explanation: Explanation) -> None:
     """Print it on stdout."""
     console = out()
     for line in lines(explanation):
-        console.print(line, soft_wrap=not line.no_wrap)
+        # Said again here: the console joins what it prints to a text of its own.
+        if line.no_wrap:
+            console.print(line, no_wrap=True, overflow=line.overflow)
+        else:
+            console.print(line, soft_wrap=True)
 
 
 def lines(explanation: Explanation) -> list[Text]:
