@@ -16,7 +16,7 @@ def test_no_client_hears_or_stores_anothers_words_over_cancels_and_a_restart(hom
 
 
 def test_no_client_hears_or_stores_anothers_words_while_the_daemon_is_killed_and_started_again(home: Path) -> None:
-    heard = canaries_killed.run(home, seed=1, clients=9, lives=3, answers=25)
-    assert heard["answered"] >= 75
+    heard = canaries_killed.run(home, seed=1, clients=12, lives=3, answers=40)
+    assert heard["answered"] >= 120
     assert heard["kill"]
     assert heard["sigterm"]

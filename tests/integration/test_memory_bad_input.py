@@ -108,12 +108,12 @@ async def test_clocks_out_of_order_change_neither_the_order_of_turns_nor_what_is
 
 
 @awaited
-async def test_a_message_of_two_megabytes_is_kept_whole_found_at_its_end_and_forgotten(tmp_path: Path) -> None:
+async def test_a_message_of_ten_megabytes_is_kept_whole_found_at_its_end_and_forgotten(tmp_path: Path) -> None:
     chance = random.Random(5)
-    # Long words: what they are is counted for each, and two megabytes are two megabytes.
+    # Long words: what they are is counted for each, and ten megabytes are ten megabytes.
     vocabulary = ["".join(chance.choices("abcdefghijklmnop", k=100)) for _ in range(40)]
-    text = " ".join(chance.choices(vocabulary, k=20_000)) + " the heron sleeps in box 77"
-    assert len(text) > 2_000_000
+    text = " ".join(chance.choices(vocabulary, k=100_000)) + " the heron sleeps in box 77"
+    assert len(text) > 10_000_000
     memory = service(tmp_path, is_idle=False)
     await memory.add("user", [Said("tool", text, "huge"), Said("Ann", "thanks, that was long", "m2")], session="s")
     best, *_ = await memory.search("where does the heron sleep?", limit=3)

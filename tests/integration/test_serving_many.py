@@ -215,7 +215,7 @@ def test_the_log_has_a_line_for_each_request_and_nothing_of_what_it_says(
     run(home, check, kv_cells=300, end_every=NEVER)
 
 
-def test_after_hundreds_of_random_cancels_no_sequence_block_task_promotion_or_buffer_is_left(home: Path) -> None:
+def test_after_a_thousand_random_cancels_no_sequence_block_task_promotion_or_buffer_is_left(home: Path) -> None:
     async def check(service: Service) -> None:
         chance = random.Random(7)
         await say(service, "warm", LONG[:300], max_tokens=2)
@@ -241,7 +241,7 @@ def test_after_hundreds_of_random_cancels_no_sequence_block_task_promotion_or_bu
                         left[type(event).__name__] = left.get(type(event).__name__, 0) + 1
                         break
 
-        for first in range(0, 350, 50):
+        for first in range(0, 1000, 50):
             await asyncio.gather(*(leave(n) for n in range(first, first + 50)))
         assert {"at once", "Started", "Progress", "TextDelta"} <= set(left), left
         await settled(service)
@@ -250,7 +250,7 @@ def test_after_hundreds_of_random_cancels_no_sequence_block_task_promotion_or_bu
         async with asyncio.timeout(180):
             while asyncio.all_tasks() - before:  # what was still being written down ends; else a task is leaked
                 await asyncio.sleep(0.01)  # spinning would keep the store's thread from the interpreter
-        assert service._loop._counters.requests_cancelled_total > 175, "only who left at once may not have come"
+        assert service._loop._counters.requests_cancelled_total > 500, "only who left at once may not have come"
         text = LONG[:200]
         done = await answer(service, ask(user(text), session="after", max_tokens=10))
         assert done.text == fresh_answer([user(text)], 10, end_every=NEVER)
